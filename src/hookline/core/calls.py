@@ -1,0 +1,157 @@
+"""Which call an event belongs to."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Protocol
+
+from hookline.core.phases import Phase
+from hookline.errors import HookTypeError
+
+
+class Inputs:
+    """The complete inputs of a call: what a pre-hook gets and returns when they are several.
+
+    Args:
+        args: the positional arguments.
+        kwargs: the keyword arguments.
+
+    Example:
+        >>> Inputs((1, 2), {"scale": 3})
+        Inputs((1, 2), {'scale': 3})
+    """
+
+    __slots__ = ("args", "kwargs")
+
+    def __init__(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
+        if type(args) is not tuple or not isinstance(kwargs, dict | None):
+            msg = (
+                "Inputs takes a tuple of positional arguments and a dict of keyword arguments, "
+                f"not {type(args).__name__} and {type(kwargs).__name__}: "
+                "Inputs((x,), {'mask': mask})"
+            )
+            raise HookTypeError(msg)
+        self.args = args
+        self.kwargs: dict[str, Any] = {} if kwargs is None else kwargs
+
+    def __repr__(self) -> str:
+        return f"Inputs({self.args!r}, {self.kwargs!r})"
+
+
+class Root(Protocol):
+    """What a pass knows of its root."""
+
+    name: str
+    """The class name, with `#2` and so on where several roots share it."""
+    seats: dict[Any, tuple[str, ...]]
+    """The paths of each module in it."""
+
+
+class Pass:
+    """One outermost forward of a root, and the backwards of what it made.
+
+    Attributes:
+        root: the root module's record.
+        number: how many passes of this root came before.
+        step: the optimizer steps taken before it began.
+        mode: `train`, `eval`, or `no_grad` (a forward in training mode without gradients).
+        starts: for each key, the autograd sequence numbers at which its calls began; the place
+            in the list is the call index.
+        opener: the key whose call began the pass.
+        backwards: how many backward runs the thread had begun before.
+        thread: the number of the thread it runs in.
+    """
+
+    __slots__ = ("backwards", "mode", "number", "opener", "root", "starts", "step", "thread")
+
+    def __init__(
+        self,
+        root: Root,
+        *,
+        number: int,
+        step: int,
+        mode: str,
+        opener: object,
+        backwards: int,
+        thread: int,
+    ) -> None:
+        self.root = root
+        self.number = number
+        self.step = step
+        self.mode = mode
+        self.opener = opener
+        self.backwards = backwards
+        self.thread = thread
+        self.starts: dict[object, list[int]] = {}
+
+    def count(self, key: object, start: int) -> int:
+        """Count one more call of `key` and give its index."""
+        starts = self.starts.get(key)
+        if starts is None:
+            self.starts[key] = [start]
+            return 0
+        starts.append(start)
+        return len(starts) - 1
+
+
+class Call:
+    """One call of a module or function: the same object in all four phases.
+
+    A hook may keep attributes of its own on it. It holds no tensor beyond the event that needs
+    it, and its module only weakly.
+
+    Attributes:
+        index: 0 for the first call in the pass, 1 for the next, and so on.
+        recomputing: whether activation checkpointing repeats an earlier call; the index is that
+            of the call it repeats.
+        parent: the watched call inside of which it runs.
+        phase: the phase of the event that runs, else None.
+        thread: the number of the thread that it runs in.
+        start, stop: the autograd nodes that the call made have sequence numbers in this range.
+    """
+
+    index: int = 0
+    recomputing: bool = False
+    parent: Call | None = None
+    phase: Phase | None = None
+    start: int = 0
+    stop: int = 0
+    thread: int = 0
+    running: Pass
+    args: Any = None
+    kwargs: Any = None
+    out: Any = None
+    grad_input: Any = None
+    grad_output: Any = None
+
+    @property
+    def root(self) -> str:
+        """The name of the root that contains the module."""
+        return self.running.root.name
+
+    @property
+    def pass_number(self) -> int:
+        """The number of the pass, counted for each root."""
+        return self.running.number
+
+    @property
+    def step(self) -> int:
+        """The optimizer steps taken before the pass began."""
+        return self.running.step
+
+    @property
+    def mode(self) -> str:
+        """`train`, `eval`, or `no_grad` (in training mode without gradients)."""
+        return self.running.mode
+
+    def describe(self) -> str:
+        """The call in words, for errors."""
+        raise NotImplementedError
+
+    def open_window(self, run: Any) -> Any:
+        """The call's backward in a run of autograd's engine."""
+        raise NotImplementedError
+
+
+Key = weakref.ref
+"""A module is known by a weak reference to it: equal for the same module, and it keeps nothing."""

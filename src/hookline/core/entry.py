@@ -1,0 +1,149 @@
+"""One registration, and what is registered at one place prepared for the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+from hookline.core.phases import Phase
+
+Callback: TypeAlias = Callable[..., object]
+
+
+class Entry:
+    """One registered hook, with the callbacks that it has.
+
+    The three manners of hooks differ only in how their callbacks read and change a call; each
+    builds entries, and everything behind them treats all entries alike.
+
+    Args:
+        hook: what the user registered.
+        callbacks: the callback of each phase the hook takes part in.
+        name: how listings and errors call the hook.
+        key: the name under which the hook is registered, if it is registered by name.
+        paired: the hook's begins and ends belong together (hook objects): an end comes exactly
+            where the begin came, and torch calls inside the hook fire no hooks.
+        aborted: called instead of the end where the call raised.
+        gradient: changes one gradient of an output as it arrives (value hooks).
+        always: the `forward` callback runs also where the call raised.
+        needs_grad_input: the gradients of the inputs are wanted.
+        joint: the gradients of all outputs are wanted at once, before any flows on.
+        timed: the hook reads the thread's clock.
+    """
+
+    __slots__ = (
+        "aborted",
+        "alive",
+        "always",
+        "callbacks",
+        "gradient",
+        "hook",
+        "joint",
+        "key",
+        "name",
+        "needs_grad_input",
+        "paired",
+        "timed",
+    )
+
+    def __init__(  # noqa: PLR0913 - one keyword for each thing that a hook may ask for
+        self,
+        hook: Any,
+        callbacks: dict[Phase, Callback],
+        *,
+        name: str,
+        key: str | None = None,
+        paired: bool = False,
+        aborted: Callback | None = None,
+        gradient: Callback | None = None,
+        always: bool = False,
+        needs_grad_input: bool = False,
+        joint: bool = False,
+        timed: bool = False,
+    ) -> None:
+        self.hook: Final = hook
+        self.callbacks: Final = callbacks
+        self.name: Final = name
+        self.key: Final = key
+        self.paired: Final = paired
+        self.aborted: Final = aborted
+        self.gradient: Final = gradient
+        self.always: Final = always
+        self.needs_grad_input: Final = needs_grad_input
+        self.joint: Final = joint
+        self.timed: Final = timed
+        self.alive = True
+        """False as soon as the hook is removed; looked at before every call of it."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases in which the hook runs, in the order of a call."""
+        found = set(self.callbacks)
+        if self.gradient is not None:
+            found.add(Phase.BACKWARD_PRE)
+        return tuple(phase for phase in Phase if phase in found)
+
+    @property
+    def watches_backward(self) -> bool:
+        """Whether the hook runs in a phase of the backward."""
+        return (
+            self.gradient is not None
+            or Phase.BACKWARD in self.callbacks
+            or Phase.BACKWARD_PRE in self.callbacks
+        )
+
+    def __repr__(self) -> str:
+        state = "" if self.alive else " removed"
+        return f"<Entry{state} {self.name} at {', '.join(self.phases)}>"
+
+
+class Lineup:
+    """The entries of one event in their order, with a tuple prepared for each phase.
+
+    A lineup never changes: registering and removing make a new one, so whoever runs through one
+    has a snapshot. Order: scoped hooks of the thread, hooks for all modules, hooks of the one
+    module or function; within each in the order of registration, those with `prepend` in front.
+    """
+
+    __slots__ = (
+        "always",
+        "backward",
+        "backward_pre",
+        "entries",
+        "forward",
+        "forward_pre",
+        "gradients",
+        "joint",
+        "needs_grad_input",
+        "paired",
+        "watches_backward",
+    )
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.entries: Final = tuple(entries)
+        self.forward_pre: Final = self._at(Phase.FORWARD_PRE)
+        self.forward: Final = self._at(Phase.FORWARD)
+        self.backward_pre: Final = self._at(Phase.BACKWARD_PRE)
+        self.backward: Final = self._at(Phase.BACKWARD)
+        self.gradients: Final = tuple(e for e in self.entries if e.gradient is not None)
+        self.paired: Final = tuple(e for e in self.entries if e.paired)
+        self.always: Final = tuple(pair for pair in self.forward if pair[0].always)
+        self.watches_backward: Final = any(e.watches_backward for e in self.entries)
+        self.needs_grad_input: Final = any(e.needs_grad_input for e in self.entries)
+        self.joint: Final = any(e.joint for e in self.entries)
+
+    def _at(self, phase: Phase) -> tuple[tuple[Entry, Any], ...]:
+        return tuple((e, e.callbacks[phase]) for e in self.entries if phase in e.callbacks)
+
+    def followed_by(self, own: Lineup) -> Lineup:
+        """This lineup with another behind it.
+
+        A named entry of the other takes the place of one here that has its name.
+        """
+        named = {e.key: e for e in own.entries if e.key is not None}
+        taken = {e.key for e in self.entries if e.key in named}
+        front = [named[e.key] if e.key in taken and e.key else e for e in self.entries]
+        return Lineup(front + [e for e in own.entries if e.key is None or e.key not in taken])
+
+
+EMPTY: Final = Lineup()

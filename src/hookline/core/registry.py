@@ -1,0 +1,100 @@
+"""Where registrations live: one place owns their order and the names taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hookline.core.demand import demand
+from hookline.core.entry import EMPTY, Entry, Lineup
+from hookline.core.handle import HookHandle
+from hookline.core.switch import Switch, lock
+from hookline.errors import HookNameError
+
+
+class HookRegistry:
+    """The hooks of one place, in order: a module, a function, a thread, or all modules.
+
+    May be changed from any thread at any time. Each change prepares a new `lineup`; an event
+    that is running keeps the one it began with and skips what was removed meanwhile.
+
+    Args:
+        switch: held while the registry has entries, so that the engine is on just then.
+        inner: the wrapped layer, where this is the registry of a wrapper.
+    """
+
+    __slots__ = ("__weakref__", "_merged", "_switch", "inner", "lineup")
+
+    def __init__(self, switch: Switch, inner: Any = None) -> None:
+        self._switch = switch
+        self.inner = inner
+        self.lineup: Lineup = EMPTY
+        """What is registered now; replaced, never changed."""
+        self._merged: tuple[Lineup, Lineup, Lineup] = (EMPTY, EMPTY, EMPTY)
+
+    def add(self, entry: Entry, *, prepend: bool = False) -> HookHandle:
+        """Register an entry behind the others, or in front of them with `prepend`.
+
+        Raises:
+            HookNameError: if the entry has a key and the key is taken; the first one stays.
+        """
+        with lock:
+            if entry.key is not None and entry.key in self.named():
+                msg = f"hook {entry.key} already exists"
+                raise HookNameError(msg)
+            if not self.lineup.entries:
+                self._switch.hold(self)
+            entries = self.lineup.entries
+            self.lineup = Lineup((entry, *entries) if prepend else (*entries, entry))
+            demand.change(entry, 1)
+        return HookHandle(entry, self)
+
+    def discard(self, entry: Entry) -> None:
+        """Remove an entry at once; does nothing if it is not here any more."""
+        with lock:
+            if not entry.alive:
+                return
+            entry.alive = False
+            demand.change(entry, -1)
+            self.lineup = Lineup(e for e in self.lineup.entries if e is not entry)
+            if not self.lineup.entries:
+                self._merged = (EMPTY, EMPTY, EMPTY)
+                self._switch.release(self)
+
+    def clear(self) -> None:
+        """Remove every entry."""
+        for entry in self.lineup.entries:
+            self.discard(entry)
+
+    def named(self) -> dict[str, Entry]:
+        """The entries that are registered by name, in order."""
+        return {e.key: e for e in self.lineup.entries if e.key is not None}
+
+    def behind(self, outer: Lineup) -> Lineup:
+        """The lineup of an event here: `outer` first, then what is registered here."""
+        own = self.lineup
+        if outer is EMPTY:
+            return own
+        last_outer, last_own, merged = self._merged
+        if last_outer is not outer or last_own is not own:
+            merged = outer.followed_by(own)
+            self._merged = (outer, own, merged)
+        return merged
+
+    def __len__(self) -> int:
+        return len(self.lineup.entries)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[HookHandle]:
+        return (HookHandle(entry, self) for entry in self.lineup.entries)
+
+    def __del__(self) -> None:
+        # A registry that goes away with its module or thread must not keep the engine on.
+        if self.lineup.entries:
+            self.clear()
+
+    def __repr__(self) -> str:
+        names = ", ".join(entry.name for entry in self.lineup.entries)
+        return f"<HookRegistry: {names or 'empty'}>"

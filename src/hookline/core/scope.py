@@ -1,0 +1,174 @@
+"""Hook objects: named, with paired callbacks, and scoped to a thread by `with`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from hookline.core.entry import Entry
+from hookline.core.handle import HookHandle
+from hookline.core.phases import Phase
+from hookline.core.registry import HookRegistry
+from hookline.core.thread import Thread, local
+from hookline.errors import HookNameError, HookTypeError
+
+_CALLBACKS = {
+    Phase.FORWARD_PRE: "forward_preprocess",
+    Phase.FORWARD: "forward_postprocess",
+    Phase.BACKWARD_PRE: "backward_preprocess",
+    Phase.BACKWARD: "backward_postprocess",
+}
+
+
+class HookObject:
+    """What module hooks and function hooks have in common.
+
+    Attributes:
+        name: the name under which the hook is registered. A class that sets none has its class
+            name; an instance may set its own.
+        timed: True for a hook that reads `call.now`, the thread's time without hooks.
+        needs_grad_input: True for a hook that wants the gradients of the inputs.
+    """
+
+    name: str = "HookObject"
+    timed: ClassVar[bool] = False
+    needs_grad_input: bool = False
+    level: ClassVar[type[HookObject]]
+    """The base class of the hook's level, whose callbacks are empty."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if HookObject in cls.__bases__:
+            cls.level = cls
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
+
+    def added(self, target: Any) -> None:
+        """Called once registered: with None for a scope, else with the module or function."""
+
+    def deleted(self, target: Any) -> None:
+        """Called before it is removed: with None for a scope, else the module or function."""
+
+    def aborted(self, call: Any, exception: BaseException) -> None:
+        """Called instead of an end whose begin ran, where the call or a later hook raised."""
+
+    @classmethod
+    def scope_in(cls, thread: Thread) -> HookRegistry:
+        """The registry of this level's scoped hooks in a thread."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        enter(self, self.name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        leave(self)
+
+    def renamed(self, name: str) -> Renamed[Self]:
+        """The same hook as a scope of another name, so that two of one class nest.
+
+        Args:
+            name: what the scope is called.
+
+        Returns:
+            A context manager that gives this hook.
+
+        Example:
+            >>> from hookline.module_hooks import TimerHook
+            >>> with TimerHook() as whole, TimerHook().renamed("part") as part:
+            ...     pass
+        """
+        return Renamed(self, name)
+
+
+_Hook = TypeVar("_Hook", bound="HookObject")
+
+
+class Renamed(Generic[_Hook]):
+    """A hook object's scope under another name; see `HookObject.renamed`."""
+
+    def __init__(self, hook: _Hook, name: str) -> None:
+        self.hook = hook
+        self.name = name
+
+    def __enter__(self) -> _Hook:
+        enter(self.hook, self.name)
+        return self.hook
+
+    def __exit__(self, *_: object) -> None:
+        leave(self.hook)
+
+
+def entry_of(hook: HookObject, base: type[HookObject], key: str | None) -> Entry:
+    """The registration of a hook object: the callbacks that it overrides.
+
+    Args:
+        hook: the hook.
+        base: the base class of its level, whose empty callbacks are left out.
+        key: the name it is registered under.
+
+    Raises:
+        HookTypeError: if it is no hook object of this level.
+    """
+    if not isinstance(hook, base):
+        given = f"the class {hook.__name__}" if isinstance(hook, type) else repr(hook)
+        hint = "; did you mean an instance of it?" if isinstance(hook, type) else ""
+        msg = f"Hook must be of type {base.__name__}, not {given}{hint}"
+        raise HookTypeError(msg)
+    found = {phase: _overridden(hook, base, name) for phase, name in _CALLBACKS.items()}
+    return Entry(
+        hook,
+        {phase: callback for phase, callback in found.items() if callback is not None},
+        name=key or hook.name,
+        key=key,
+        paired=True,
+        aborted=_overridden(hook, base, "aborted"),
+        needs_grad_input=hook.needs_grad_input,
+        timed=hook.timed,
+    )
+
+
+def _overridden(hook: HookObject, base: type[HookObject], name: str) -> Any:
+    callback = getattr(hook, name)
+    return None if getattr(callback, "__func__", None) is getattr(base, name) else callback
+
+
+def register_object(
+    registry: HookRegistry, entry: Entry, target: object, *, prepend: bool = False
+) -> HookHandle:
+    """Register a hook object and tell it; if `added` raises, nothing stays registered."""
+    handle = registry.add(entry, prepend=prepend)
+    try:
+        entry.hook.added(target)
+    except BaseException:
+        handle.remove()
+        raise
+    return handle
+
+
+def remove_object(handle: HookHandle, target: object) -> None:
+    """Tell a hook object and remove it; if `deleted` raises, it is gone all the same."""
+    try:
+        handle.hook.deleted(target)
+    finally:
+        handle.remove()
+
+
+def enter(hook: HookObject, name: str) -> None:
+    """Open a scope of the hook in this thread."""
+    thread = local.thread
+    registry = hook.scope_in(thread)
+    register_object(registry, entry_of(hook, hook.level, name), None)
+
+
+def leave(hook: HookObject) -> None:
+    """Close the hook's innermost scope in this thread."""
+    thread = local.thread
+    registry = hook.scope_in(thread)
+    for handle in reversed(list(registry)):
+        if handle.hook is hook:
+            remove_object(handle, None)
+            return
+    if thread.forked:
+        return  # the scope was opened in the parent process
+    msg = f"hook {hook.name} has no open scope in this thread"
+    raise HookNameError(msg)

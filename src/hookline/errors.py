@@ -1,0 +1,26 @@
+"""The errors that hookline raises.
+
+All derive from [HooklineError][]; each also derives from the built-in error that Python's
+habits suggest, so that `except KeyError` and the like keep working.
+"""
+
+from __future__ import annotations
+
+
+class HooklineError(Exception):
+    """The base of every error that hookline raises itself."""
+
+
+class HookNameError(HooklineError, KeyError):
+    """A hook's name is taken already, or nothing is registered under it."""
+
+    # KeyError shows the repr of its argument; these messages are sentences.
+    __str__ = Exception.__str__
+
+
+class HookTypeError(HooklineError, TypeError):
+    """Something of the wrong type: a hook, a module, or what a hook returned."""
+
+
+class HookValueError(HooklineError, ValueError):
+    """A value that cannot be used here, such as an unknown kind of hook."""

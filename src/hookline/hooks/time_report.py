@@ -1,0 +1,63 @@
+"""The plain table that a timer prints: Chainer's three columns, then ours."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
+
+from hookline.errors import HookValueError
+
+UNITS: Final = {"sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def print_times(
+    title: str, summary: Mapping[str, Mapping[str, Any]], unit: str, file: TextIO | None
+) -> None:
+    """Print a summary of times.
+
+    Args:
+        title: the head of the first column.
+        summary: what a timer's `summary` gives.
+        unit: a unit, `auto` for one for all times, `auto_foreach` for one for each.
+        file: where to; standard output by default.
+
+    Raises:
+        HookValueError: the unit is unknown.
+    """
+    if unit not in (*UNITS, "auto", "auto_foreach"):
+        msg = f"{unit!r} is no unit; choose one of {', '.join(UNITS)}, auto or auto_foreach"
+        raise HookValueError(msg)
+    if unit == "auto":
+        unit = _fitting(max((row["elapsed_time"] for row in summary.values()), default=0.0))
+    rows = [(title, "ElapsedTime", "Occurrence", "SelfTime", "Forward", "Backward")]
+    rows += [_cells(name, row, unit) for name, row in summary.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    out = sys.stdout if file is None else file
+    for row in rows:
+        out.write("  ".join(map(str.rjust, row, widths)) + "\n")
+    if hasattr(out, "flush"):
+        out.flush()
+
+
+def _cells(name: str, row: Mapping[str, Any], unit: str) -> tuple[str, ...]:
+    forward = row.get("forward", {}).get("total_time", 0.0)
+    backward = row.get("backward", {}).get("total_time", 0.0)
+    return (
+        name,
+        _time(row["elapsed_time"], unit),
+        str(row["occurrence"]),
+        _time(row["self_time"], unit),
+        _time(forward, unit),
+        _time(backward, unit),
+    )
+
+
+def _time(seconds: float, unit: str) -> str:
+    if unit == "auto_foreach":
+        unit = _fitting(seconds)
+    return f"{seconds / UNITS[unit]:3.2f}{unit}"
+
+
+def _fitting(seconds: float) -> str:
+    return next((unit for unit, size in UNITS.items() if seconds >= size), "ns")

@@ -1,0 +1,160 @@
+"""One call of a module, as hooks see it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hookline.core.calls import Call, Inputs, Key
+from hookline.core.phases import Phase
+from hookline.errors import HookTypeError, HookValueError
+from hookline.modules.replace import GradInput, new_gradients, new_inputs, new_output
+from hookline.torch_base.tree import describe
+
+if TYPE_CHECKING:
+    from hookline.modules.window import ModuleWindow
+    from hookline.torch_base.outline import Outline
+
+
+class ModuleCall(Call):
+    """One call of a module: what hooks get, the same object in all four phases.
+
+    Hooks may keep attributes of their own on it. What a phase does not know is None.
+
+    Attributes:
+        path: the dotted name as in `named_modules()`; `""` is the root. Of a shared module, the
+            name by which it is being called.
+        paths: all names of the module in its root, up to a bound.
+        type: the class name of the module.
+        args: the positional arguments (forward phases).
+        kwargs: the keyword arguments (forward phases).
+        out: the output (phase `forward`).
+        grad_output: the gradients of the outputs: a 1-tuple for a tensor output, else the
+            output's structure (backward phases). Where outputs come from different autograd
+            nodes, some may still be None at `backward_pre`; at `backward` all are there.
+        grad_input: the gradients of the inputs, a `GradInput` (phase `backward`, for hooks with
+            `needs_grad_input`).
+        now: the thread's time in nanoseconds at this event, without what hooks took (for hooks
+            with `timed`).
+    """
+
+    key: Key[nn.Module]
+    path: str
+    paths: tuple[str, ...]
+    type: str
+    now: int = 0
+    outputs_outline: Outline | None = None
+    inputs_outline: Outline | None = None
+    window: ModuleWindow | None = None
+    wrapped: bool = False
+    """Whether it is the call of a layer inside a wrapper, which only its own hooks see."""
+    shape: tuple[int, tuple[str, ...]] = (0, ())
+    """The number of positional and the names of keyword arguments."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that was called.
+
+        Raises:
+            ReferenceError: if it is gone.
+        """
+        module = self.key()
+        if module is None:
+            msg = f"the module of {self.describe()} is gone"
+            raise ReferenceError(msg)
+        return module
+
+    @property
+    def label(self) -> str:
+        """The path; for the root, its name."""
+        return self.path or self.root
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The inputs by the names of `forward`'s parameters, however they were passed."""
+        if self.args is None or self.kwargs is None:
+            msg = f"the inputs of {self.describe()} are known in the forward phases only"
+            raise HookValueError(msg)
+        signature = inspect.signature(self.module.forward)
+        return dict(signature.bind(*self.args, **self.kwargs).arguments)
+
+    def replace(self, value: object) -> None:
+        """Change what flows: how a hook object gives a value back.
+
+        Args:
+            value: at `forward_pre` the inputs (`Inputs`, a tuple of the positional ones, or the
+                only one); at `forward` the output; at `backward_pre` the gradients of the
+                outputs; at `backward` those of the inputs.
+
+        Raises:
+            HookTypeError: if it does not fit what it replaces.
+            HookValueError: where nothing can be replaced: outside of an event, or at `backward`
+                without `needs_grad_input`.
+        """
+        hook = f"replace() at {self.phase}"
+        if self.phase is Phase.FORWARD_PRE:
+            self.args, self.kwargs = new_inputs(self, value, hook)
+        elif self.phase is Phase.FORWARD:
+            self.out = new_output(self, value, hook)
+        elif self.phase is Phase.BACKWARD_PRE:
+            self.replace_grad_output(value, hook)
+        elif self.phase is Phase.BACKWARD and self.grad_input is not None:
+            self.replace_grad_input(value, hook)
+        else:
+            raise HookValueError(self._nothing_to_replace())
+
+    def replace_grad_output(self, value: object, hook: str) -> None:
+        """Put gradients in the place of those of the outputs."""
+        assert self.window is not None
+        self.window.replace_out(new_gradients(self, self.window.out_outline, value, hook))
+
+    def replace_grad_input(self, value: object, hook: str) -> None:
+        """Put gradients in the place of those of the inputs."""
+        outline = self.inputs_outline
+        assert self.window is not None
+        assert outline is not None
+        if isinstance(value, Inputs):
+            msg = f"{hook} of {self.describe()}: give gradients as a tuple, not as Inputs"
+            raise HookTypeError(msg)
+        if isinstance(value, list | tuple):
+            kwargs = value.kwargs if isinstance(value, GradInput) else self.grad_input.kwargs
+            value = (tuple(value), kwargs)
+        self.window.replace_inputs(new_gradients(self, outline, value, hook))
+
+    def _nothing_to_replace(self) -> str:
+        if self.phase is Phase.BACKWARD:
+            return (
+                f"the gradients of the inputs of {self.describe()} are not being handed on; set "
+                "needs_grad_input = True on the hook to replace them"
+            )
+        return f"nothing of {self.describe()} can be replaced outside of its events"
+
+    def describe(self) -> str:
+        """The call in words, for errors."""
+        where = f"{self.path} ({self.type})" if self.path else self.type
+        repeated = ", recomputing" if self.recomputing else ""
+        return f"{where}, call {self.index}{repeated}"
+
+    def describe_inputs(self) -> str:
+        """The shapes of the inputs in words, for errors."""
+        named = "".join(f", {name}={describe(v)}" for name, v in (self.kwargs or {}).items())
+        return f"{describe(self.args)}{named}"
+
+    def inside(self, key: Key[nn.Module], start: int) -> ModuleCall:
+        """The call of the layer that this call's module wraps: the same call to all but it."""
+        call = ModuleCall()
+        call.__dict__.update(self.__dict__)
+        call.key, call.start, call.parent, call.wrapped = key, start, self, True
+        return call
+
+    def open_window(self, run: Any) -> ModuleWindow:
+        """The call's backward in a run of autograd's engine."""
+        from hookline.modules.window import ModuleWindow
+
+        return ModuleWindow(self, run)
+
+    def __repr__(self) -> str:
+        phase = f" at {self.phase}" if self.phase else ""
+        return f"<ModuleCall {self.describe()} in pass {self.pass_number} of {self.root}{phase}>"

@@ -1,0 +1,287 @@
+"""The one place that fires module events: it stands in `nn.Module.__call__` while hooks are on.
+
+A call of a module that nobody watches is only put on the thread's stack, so that paths and passes
+are known. A watched one gets a call object, which says whose call it is, and its events. All ways
+out are covered, `BaseException` included: each hook object whose begin ran gets one end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, Final
+from weakref import ref
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from hookline.core.calls import Key
+from hookline.core.demand import demand
+from hookline.core.entry import EMPTY, Entry, Lineup
+from hookline.core.events import abort, begun_before, ends, fire, not_ended, note_once
+from hookline.core.notes import add_detail, control_flow
+from hookline.core.phases import Phase
+from hookline.core.registry import HookRegistry
+from hookline.core.thread import Thread, local, module_switch
+from hookline.modules.call import ModuleCall
+from hookline.modules.fastpath import children_called, has_fast_path
+from hookline.modules.places import everywhere, lineup_of, outer_lineup, table
+from hookline.modules.record import isolate_inputs, isolate_output, mark_outputs
+from hookline.torch_base import backward
+from hookline.torch_base.patch import Patch, Stand
+from hookline.torch_base.paths import executing_path, roots
+from hookline.torch_base.private import StopRecomputation, sequence_number
+from hookline.torch_base.stack import acting, open_outermost, place, steps
+
+control_flow.add(StopRecomputation)
+
+
+def _stand_in(stand: Stand) -> Callable[..., Any]:
+    original = stand.original
+    is_compiling = torch.compiler.is_dynamo_compiling
+
+    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if is_compiling():
+            return original(module, *args, **kwargs)
+        thread = local.thread
+        if thread.worker is not False:
+            acting(thread)
+        key = ref(module)
+        own = table.get(key)
+        lineup = thread.modules.lineup
+        if own is not None or everywhere.lineup is not EMPTY:
+            outer = outer_lineup(thread)
+            lineup = outer if own is None else own.behind(outer)
+        if lineup is EMPTY and (own is None or own.inner is None):
+            stack = thread.stack
+            if not stack:
+                open_outermost(module, thread)
+            stack.append(module)
+            try:
+                if has_fast_path[type(module)]:
+                    with children_called(module, thread):
+                        return original(module, *args, **kwargs)
+                return original(module, *args, **kwargs)
+            finally:
+                stack.pop()
+        if thread.busy or not stand.active:
+            return original(module, *args, **kwargs)
+        return _watched(original, module, key, own, lineup, thread, args, kwargs)
+
+    return __call__
+
+
+Pairs = tuple[tuple[Entry, Any], ...]
+_PLAIN: Final = nullcontext()
+
+
+def _watched(
+    original: Callable[..., Any],
+    module: nn.Module,
+    key: Key[nn.Module],
+    own: HookRegistry | None,
+    lineup: Lineup,
+    thread: Thread,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run a call that somebody watches, with its forward events."""
+    timed = demand.clock
+    if timed:
+        thread.clock.freeze()
+    call = ModuleCall()
+    stack, outer_pass = thread.stack, thread.running
+    try:
+        if not stack:
+            thread.noted = None
+        paths = place(call, module, key, thread)
+        call.key, call.paths, call.type = key, paths, type(module).__name__
+        root = call.running.root
+        call.path = paths[0] if len(paths) == 1 else executing_path(root, module, stack)
+        call.args, call.kwargs = args, kwargs
+        thread.running = call.running
+        stack.append(call)
+        try:
+            return _forward(original, module, own, lineup, call, thread)
+        finally:
+            stack.pop()
+            thread.running = outer_pass
+            call.args = call.kwargs = call.out = None
+    finally:
+        if timed:
+            thread.clock.thaw()
+
+
+def _forward(
+    original: Callable[..., Any],
+    module: nn.Module,
+    own: HookRegistry | None,
+    lineup: Lineup,
+    call: ModuleCall,
+    thread: Thread,
+) -> Any:
+    """Fire the forward events around the layer; `lineup` is what is registered at the begin."""
+    begun = None
+    try:
+        call.now = thread.clock.now
+        if lineup.forward_pre:
+            fire(lineup.forward_pre, call, (call,), Phase.FORWARD_PRE, thread)
+        begun = lineup.paired
+        if lineup.needs_grad_input:
+            isolate_inputs(call)
+        call.out = _run_layer(original, module, own, call, thread)
+        call.now = thread.clock.now
+        before, lineup = lineup, lineup_of(call, thread)
+        pairs = lineup.forward if lineup is before else ends(lineup.forward, begun)
+        if (before.watches_backward or lineup.watches_backward) and torch.is_grad_enabled():
+            _fire_recorded(pairs, call, thread, joint=before.joint or lineup.joint)
+        elif pairs:
+            fire(pairs, call, (call,), Phase.FORWARD, thread)
+        call.stop = sequence_number()
+    except BaseException as error:
+        _failed(error, lineup, begun, call, thread)
+        raise
+    else:
+        return call.out
+
+
+def _fire_recorded(pairs: Pairs, call: ModuleCall, thread: Thread, *, joint: bool) -> None:
+    """Fire the ends and leave marks for the backward; hooks see the object that is returned."""
+    call.shape = (len(call.args or ()), tuple(call.kwargs or ()))
+    call.out, passed = isolate_output(call, call.out, joint=joint)
+    if pairs:
+        isolated = call.out
+        fire(pairs, call, (call,), Phase.FORWARD, thread)
+        if call.out is not isolated:
+            call.out, passed = isolate_output(call, call.out, joint=joint)
+    mark_outputs(call, call.out, passed)
+
+
+def _run_layer(
+    original: Callable[..., Any],
+    module: nn.Module,
+    own: HookRegistry | None,
+    call: ModuleCall,
+    thread: Thread,
+) -> Any:
+    timed = demand.clock
+    if timed:
+        thread.clock.thaw()
+    try:
+        if own is not None and own.inner is not None:
+            return _wrapped(original, own.inner, call, thread)
+        with children_called(module, thread) if has_fast_path[type(module)] else _PLAIN:
+            return original(module, *call.args, **call.kwargs)
+    finally:
+        if timed:
+            thread.clock.freeze()
+
+
+def _wrapped(
+    original: Callable[..., Any], layer: nn.Module, outer: ModuleCall, thread: Thread
+) -> Any:
+    """Run the layer inside a wrapper, with the hooks of its own; to others it is one call."""
+    own = table.get(ref(layer))
+    if own is None or (own.lineup is EMPTY and own.inner is None):
+        return original(layer, *outer.args, **outer.kwargs)
+    call = outer.inside(ref(layer), sequence_number())
+    thread.stack.append(call)
+    if demand.clock:
+        thread.clock.freeze()
+    try:
+        return _forward(original, layer, own, own.lineup, call, thread)
+    finally:
+        if demand.clock:
+            thread.clock.thaw()
+        thread.stack.pop()
+        call.args = call.kwargs = call.out = None
+
+
+def _failed(
+    error: BaseException,
+    lineup: Lineup,
+    begun: tuple[Entry, ...] | None,
+    call: ModuleCall,
+    thread: Thread,
+) -> None:
+    """End a call that raised: a note, and one end for each hook object whose begin ran.
+
+    Args:
+        error: what was raised.
+        lineup: the hooks of the event that ran.
+        begun: the hook objects whose begin ran; None if the begins were not all through.
+        call: the call.
+        thread: the thread's state.
+    """
+    culprit, thread.culprit = thread.culprit, None
+    call.now = thread.clock.now
+    late = culprit is not None and begun is not None
+    if begun is None:
+        pending = begun_before(lineup, culprit) if culprit is not None else ()
+    else:
+        pending = not_ended(begun, lineup, culprit) if culprit is not None else begun
+    note_once(error, f"raised in {call.describe()}, inputs {call.describe_inputs()}", thread)
+    abort(pending, call, error, thread)
+    call.out = None
+    for entry, callback in lineup.always:
+        ran = late and lineup.entries.index(entry) <= lineup.entries.index(culprit)
+        if entry.alive and not ran:
+            try:
+                callback(call)
+            except BaseException as another:  # noqa: BLE001 - the first error wins
+                add_detail(error, f"{entry.name} raised {another!r}")
+    thread.noted = (len(thread.stack), id(error))
+
+
+class _Helpers:
+    """Torch's own public hooks that tell the engine of new modules and of optimizer steps."""
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        self._handles = [
+            register_module_module_registration_hook(roots.learn),
+            register_optimizer_step_post_hook(steps.taken),
+        ]
+
+    def uninstall(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+_parts: Final = (Patch(nn.Module, "__call__", _stand_in), backward.patch, _Helpers())
+
+
+def _install() -> None:
+    roots.version += 1  # modules may have been moved unseen
+    done: list[Any] = []
+    try:
+        for part in _parts:
+            part.install()
+            done.append(part)
+    except BaseException:
+        for part in reversed(done):
+            part.uninstall()
+        raise
+
+
+def _uninstall() -> None:
+    for part in reversed(_parts):
+        part.uninstall()
+
+
+def _forget_in_child() -> None:
+    """In a forked child (a DataLoader worker) nothing of ours is on."""
+    for registry in (*table.values(), everywhere):
+        registry.clear()
+    local.thread.forget()
+    module_switch.reset()
+
+
+module_switch.connect(_install, _uninstall)
+os.register_at_fork(after_in_child=_forget_in_child)

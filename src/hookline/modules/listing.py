@@ -1,0 +1,70 @@
+"""What hookline has on a model, and taking off exactly that."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from hookline.core.handle import HookHandle
+from hookline.core.phases import Phase
+from hookline.modules.places import table
+from hookline.modules.targets import check_callable_module
+from hookline.torch_base.paths import paths_in
+
+
+class Registration(NamedTuple):
+    """One phase of one hook on one module.
+
+    Attributes:
+        path: the module's dotted name; `""` is the model itself.
+        phase: when the hook runs.
+        hook: what was registered.
+        handle: removes it.
+    """
+
+    path: str
+    phase: Phase
+    hook: Any
+    handle: HookHandle
+
+
+def hooks_of(model: nn.Module) -> list[Registration]:
+    """All that hookline has on the modules of a model; scopes and hooks on all modules are not.
+
+    Args:
+        model: the model.
+
+    Returns:
+        One row for each hook and phase, in the order of the modules and of registration.
+
+    Example:
+        >>> import torch, hookline
+        >>> model = torch.nn.Sequential(torch.nn.ReLU())
+        >>> _ = hookline.register_forward_hook(model[0], print)
+        >>> [(row.path, row.phase.value) for row in hookline.hooks_of(model)]
+        [('0', 'forward')]
+    """
+    return [
+        Registration(paths[0], phase, handle.hook, handle)
+        for module_key, paths in _paths(model).items()
+        if (registry := table.get(module_key)) is not None
+        for handle in registry
+        for phase in handle.entry.phases
+    ]
+
+
+def clear_hooks(model: nn.Module) -> None:
+    """Remove all that `hooks_of` lists, and nothing else.
+
+    Args:
+        model: the model.
+    """
+    for row in hooks_of(model):
+        row.handle.remove()
+
+
+def _paths(model: nn.Module) -> dict[Any, tuple[str, ...]]:
+    if not isinstance(model, nn.Module):
+        check_callable_module(model)
+    return paths_in(model)

@@ -1,0 +1,58 @@
+"""Where module hooks are registered, and what is registered for one module now.
+
+The registrations of one module stand in a side table under a weak reference to it, never on the
+module: so copies, pickles and state dicts are what they would be without hooks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from weakref import ref
+
+from torch import nn
+
+from hookline.core.calls import Key
+from hookline.core.entry import EMPTY, Lineup
+from hookline.core.registry import HookRegistry
+from hookline.core.thread import Thread, module_switch
+
+if TYPE_CHECKING:
+    from hookline.modules.call import ModuleCall
+
+table: Final[dict[Key[nn.Module], HookRegistry]] = {}
+"""The registries of modules."""
+
+everywhere: Final = HookRegistry(module_switch)
+"""The hooks on all modules, in all threads."""
+
+
+def _forget(key: Key[nn.Module]) -> None:
+    table.pop(key, None)
+
+
+def registry_of(module: nn.Module, inner: nn.Module | None = None) -> HookRegistry:
+    """The registry of a module, made if need be.
+
+    Args:
+        module: the module.
+        inner: the layer that it wraps, if it is a wrapper.
+    """
+    registry = table.get(ref(module))
+    if registry is None:
+        registry = table[ref(module, _forget)] = HookRegistry(module_switch, inner)
+    return registry
+
+
+def outer_lineup(thread: Thread) -> Lineup:
+    """The hooks that run for every module in this thread: its scopes, then those on all modules."""
+    scoped = thread.modules.lineup
+    return scoped if everywhere.lineup is EMPTY else everywhere.behind(scoped)
+
+
+def lineup_of(call: ModuleCall, thread: Thread) -> Lineup:
+    """The hooks registered for a call now, in order."""
+    own = table.get(call.key)
+    if call.wrapped:
+        return EMPTY if own is None else own.lineup
+    outer = outer_lineup(thread)
+    return outer if own is None else own.behind(outer)

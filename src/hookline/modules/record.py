@@ -1,0 +1,120 @@
+"""What a call leaves behind for its backward: marks on autograd nodes, and aliases where needed.
+
+Watching needs no tensor of its own: the node that makes an output is marked. Only where a
+gradient would not be the call's alone does a native view (`view_as`, on which in-place operations
+stay legal) stand in for a tensor:
+
+* an output that is an input, a leaf or older than the call: its node belongs to others;
+* the inputs, for hooks that ask for their gradients;
+* several outputs, for hooks that change all their gradients jointly.
+
+The latter two take two views in a row. Gradients are collected at the one nearer to the call and
+handed on at the other; the engine runs all of the former before any of the latter, so a hook gets
+all gradients before one of them flows on.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hookline.torch_base.marks import Role, mark
+from hookline.torch_base.outline import Outline
+from hookline.torch_base.private import node_number, sequence_number
+from hookline.torch_base.tree import Tree
+
+if TYPE_CHECKING:
+    from hookline.modules.call import ModuleCall
+
+
+def isolate_inputs(call: ModuleCall) -> None:
+    """Let the call's gradients of its inputs be seen and replaced."""
+    tree = Tree.of((call.args, call.kwargs))
+    call.inputs_outline = Outline(tree)
+    grad = torch.is_grad_enabled()
+    outer = [_alias(t) if grad and t.requires_grad else None for t in tree.tensors]
+    # From here on nodes are the call's; the outer views come before.
+    call.start = sequence_number()
+    new: list[Tensor] = []
+    for place, (tensor, view) in enumerate(zip(tree.tensors, outer, strict=True)):
+        if view is None:
+            new.append(tensor)
+            continue
+        inner = _alias(view)
+        _mark(view, call, Role.INPUT_PASSED, place)
+        _mark(inner, call, Role.INPUT_SEEN, place)
+        new.append(inner)
+    call.args, call.kwargs = tree.rebuild(new)
+
+
+def isolate_output(call: ModuleCall, out: Any, *, joint: bool) -> tuple[Any, list[Tensor] | None]:
+    """Alias outputs whose gradients would not be the call's alone.
+
+    Args:
+        call: the call.
+        out: its output.
+        joint: whether the gradients of several outputs are to be changed together.
+
+    Returns:
+        The output, and, where gradients are handed on at a second view, those by place.
+    """
+    if isinstance(out, Tensor):
+        return (_alias(out) if out.requires_grad and _is_foreign(out, call) else out), None
+    tree = Tree.of(out)
+    together = joint and sum(t.requires_grad for t in tree.tensors) > 1
+    near = [
+        _alias(t) if t.requires_grad and (together or _is_foreign(t, call)) else t
+        for t in tree.tensors
+    ]
+    if not together:
+        return tree.rebuild(near), None
+    return tree.rebuild([_alias(t) if t.requires_grad else t for t in near]), near
+
+
+def mark_outputs(call: ModuleCall, out: Any, passed: list[Tensor] | None) -> None:
+    """Mark the nodes that make the outputs, so that the call's backward is seen.
+
+    Args:
+        call: the call.
+        out: its output, isolated.
+        passed: what `isolate_output` gave beside it.
+    """
+    if isinstance(out, Tensor):
+        call.outputs_outline = _one_tensor()
+        if out.requires_grad:
+            _mark(out, call, Role.OUTPUT, 0)
+        return
+    tree = Tree.of(out)
+    call.outputs_outline = Outline(tree)
+    seen: set[tuple[int, int]] = set()
+    for place, tensor in enumerate(tree.tensors):
+        # One tensor that is there twice has one gradient: that of its first place.
+        edge = (id(tensor.grad_fn), tensor.output_nr)
+        if tensor.requires_grad and edge not in seen:
+            seen.add(edge)
+            if passed is not None:
+                _mark(passed[place], call, Role.OUTPUT_PASSED, place)
+            _mark(tensor, call, Role.OUTPUT if passed is None else Role.OUTPUT_SEEN, place)
+
+
+@cache
+def _one_tensor() -> Outline:
+    return Outline(Tree.of((torch.empty(0),)))
+
+
+def _mark(tensor: Tensor, call: ModuleCall, role: Role, place: int) -> None:
+    node = tensor.grad_fn
+    if node is not None:
+        mark(node, tensor, call, role, place)
+
+
+def _is_foreign(tensor: Tensor, call: ModuleCall) -> bool:
+    node = tensor.grad_fn
+    return node is None or node_number(node) < call.start
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    return tensor.view_as(tensor)

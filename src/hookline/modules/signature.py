@@ -1,0 +1,61 @@
+"""Which arguments a torch-style hook takes; settled once, when it is registered."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from hookline.core.names import hook_name
+from hookline.errors import HookTypeError
+
+FORWARD_PRE = ("module", "args")
+FORWARD = ("module", "args", "output")
+
+
+def takes_kwargs(
+    hook: Callable[..., Any],
+    default: tuple[str, ...],
+    with_kwargs: bool | None,  # noqa: FBT001 - as torch calls it
+) -> bool:
+    """Whether a hook is to be called with the keyword arguments too.
+
+    If the signature binds torch's default count of arguments, that form; else, if it binds one
+    more, the form with kwargs. A signature that cannot be read means the default.
+
+    Args:
+        hook: the hook.
+        default: the names of torch's default arguments.
+        with_kwargs: the user's word, which overrides the signature.
+
+    Raises:
+        HookTypeError: the signature binds neither.
+
+    Example:
+        >>> takes_kwargs(lambda module, args, kwargs: None, FORWARD_PRE, None)
+        True
+    """
+    if with_kwargs is not None:
+        return with_kwargs
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):
+        return False
+    if _binds(signature, len(default)):
+        return False
+    if _binds(signature, len(default) + 1):
+        return True
+    longer = (*default[:2], "kwargs", *default[2:])
+    msg = (
+        f"hook {hook_name(hook)}{signature} takes neither ({', '.join(default)}) "
+        f"nor ({', '.join(longer)})"
+    )
+    raise HookTypeError(msg)
+
+
+def _binds(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,54 @@
+"""What hooks can be put on: refusals that say what to do instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookline.errors import HookTypeError, HookValueError
+
+
+def check_callable_module(module: object) -> None:
+    """Refuse what is no module, or a module whose call can never be seen.
+
+    Raises:
+        HookTypeError: it is no module instance, or TorchScript.
+        HookValueError: it is a container that is never called.
+    """
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        msg = f"{module.__name__} is a class; give a module, such as {module.__name__}(...)"
+        raise HookTypeError(msg)
+    if not isinstance(module, nn.Module):
+        msg = f"hooks go on torch.nn.Module objects, not on {type(module).__name__}"
+        raise HookTypeError(msg)
+    if isinstance(module, torch.jit.ScriptModule):
+        msg = (
+            f"{type(module).__name__} is TorchScript: its modules run outside of Python, where "
+            "no hook can be called; put hooks on the module before scripting, and run that one"
+        )
+        raise HookTypeError(msg)
+    if not _has_forward(module):
+        children = ", ".join(name for name, _ in module.named_children()) or "none"
+        msg = (
+            f"{type(module).__name__} has no forward, so it is never called and hooks on it "
+            f"never run; put them on the modules in it ({children})"
+        )
+        raise HookValueError(msg)
+
+
+def _has_forward(module: nn.Module) -> bool:
+    forward: Any = getattr(module.forward, "__func__", module.forward)
+    return forward is not nn.Module.forward
+
+
+def check_hook(hook: object) -> None:
+    """Refuse a hook that cannot be called.
+
+    Raises:
+        HookTypeError: it is not callable.
+    """
+    if not callable(hook):
+        msg = f"a hook must be callable, {type(hook).__name__} is not: {hook!r}"
+        raise HookTypeError(msg)

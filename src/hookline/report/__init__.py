@@ -1,0 +1,1 @@
+"""Reports: each reads what was recorded and writes one form of it. They know no torch."""

@@ -1,0 +1,1 @@
+"""What both levels need of torch."""

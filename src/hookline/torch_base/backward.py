@@ -1,0 +1,238 @@
+"""The one place that meets autograd's runs: when a call's backward begins, ends and fails.
+
+Every Python `backward` and `grad` goes through one function of torch; while hooks are on, `run`
+stands in its place. It walks the graph once and finds, from the marks that calls left on nodes,
+which calls take part. A thread's nodes run in descending order of their numbers, and a call's
+nodes are those numbered between its begin and its end, so calls are nested intervals: a call's
+backward begins before its first node and ends before the first node below its range. By then
+its parameters' gradients are written, since autograd accumulates at once. Pre-hooks on just those
+nodes deliver the events; all are removed when the run is over, also after an error.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from hookline.core.calls import Call
+from hookline.core.demand import demand
+from hookline.core.events import note_once
+from hookline.core.thread import Thread
+from hookline.torch_base.marks import Mark
+from hookline.torch_base.patch import Patch, Stand
+from hookline.torch_base.stack import acting_run, current_thread, end_lending, lend_to_workers
+from hookline.torch_base.walk import Visit, visits
+from hookline.torch_base.window import Window
+
+Gradients = tuple[Tensor | None, ...]
+
+
+class Stop:
+    """What happens before one node runs.
+
+    Attributes:
+        place: the node's place in the order in which its thread's nodes run.
+        track: the open windows of that thread's calls.
+        calls: the windows that begin here or have a mark on the node, outermost first.
+    """
+
+    __slots__ = ("calls", "place", "track")
+
+    def __init__(self, place: int, track: list[Window]) -> None:
+        self.place: Final = place
+        self.track: Final = track
+        self.calls: dict[Window, list[Mark]] = {}
+
+
+class Run:
+    """One run of autograd's engine.
+
+    Args:
+        thread: the thread that called `backward`; its hooks are the ones that are called.
+    """
+
+    def __init__(self, thread: Thread) -> None:
+        self.thread: Final = thread
+        self._tracks: list[list[Window]] = []
+        self._handles: list[Any] = []
+
+    def plan(self, outputs: Sequence[Any], inputs: Sequence[Any] | None) -> None:
+        """Find the calls that take part and hook the nodes at which something happens."""
+        groups: dict[int | None, list[Visit]] = defaultdict(list)
+        for visit in visits(outputs, inputs):
+            groups[visit.thread].append(visit)
+        if len(groups.keys() - {None}) <= 1:  # what no mark tells apart is of the one thread
+            groups = {0: [visit for group in groups.values() for visit in group]}
+        for group in groups.values():
+            self._plan_thread(sorted(group, key=_descending))
+
+    def _plan_thread(self, group: list[Visit]) -> None:
+        windows = _windows_of(group, self)
+        if not windows:
+            return
+        track: list[Window] = []
+        self._tracks.append(track)
+        numbers = [-visit.number for visit in group]
+        stops: dict[int, Stop] = {}
+
+        def stop_at(place: int) -> Stop:
+            return stops.setdefault(place, Stop(place, track))
+
+        for window in windows.values():
+            call = window.call
+            first = bisect_left(numbers, 1 - call.stop)
+            window.close = bisect_right(numbers, -call.start)
+            if first < window.close:
+                stop_at(first).calls[window] = []
+                if window.close < len(group):
+                    stop_at(window.close)
+        for place, visit in enumerate(group):
+            for mark in reversed(visit.marks):
+                window = windows[mark.call]
+                window.expect(mark)
+                stop_at(place).calls.setdefault(window, []).append(mark)
+        for place, stop in stops.items():
+            self._handles.append(group[place].node.register_prehook(partial(self._at, stop)))
+
+    def _at(self, stop: Stop, gradients: Gradients) -> Gradients | None:
+        """A node is about to run."""
+        thread = current_thread()
+        if thread.busy or acting_run(thread) is not self:
+            return None  # another run over the same graph, started by a hook or another thread
+        timed = demand.clock
+        if timed:
+            thread.clock.freeze()
+        try:
+            self._end_above(stop, thread)
+            return _deliver(stop, gradients, thread)
+        finally:
+            if timed:
+                thread.clock.thaw()
+
+    def _end_above(self, stop: Stop, thread: Thread) -> None:
+        track = stop.track
+        while track and track[-1].close <= stop.place:
+            track.pop().end(thread)
+
+    def finish(self) -> None:
+        """The run is over: end what is still open, innermost first."""
+        for track in self._tracks:
+            while track:
+                track.pop().end(self.thread)
+
+    def fail(self, error: BaseException) -> None:
+        """The run raised: say where, and tell the hooks whose begin ran."""
+        open_windows = [window for track in self._tracks for window in track]
+        if open_windows:
+            note_once(error, f"in the backward of {open_windows[-1].call.describe()}", self.thread)
+        for track in self._tracks:
+            while track:
+                track.pop().abort(error, self.thread)
+
+    def close(self) -> None:
+        """Remove every hook from the graph."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def _descending(visit: Visit) -> int:
+    return -visit.number
+
+
+def _windows_of(group: list[Visit], run: Run) -> dict[Call, Window]:
+    """A window for each call with a mark in the group and for the calls around it, outer first."""
+    windows: dict[Call, Window] = {}
+
+    def add(call: Call) -> None:
+        if call not in windows:
+            if call.parent is not None:
+                add(call.parent)
+            windows[call] = call.open_window(run)
+
+    for visit in group:
+        for mark in reversed(visit.marks):
+            add(mark.call)
+    return windows
+
+
+def _deliver(stop: Stop, gradients: Gradients, thread: Thread) -> Gradients | None:
+    """Hand a node's gradients to its calls, outermost first, and take back what they changed."""
+    current = list(gradients)
+    for window, marks in stop.calls.items():
+        for mark in marks:
+            window.collect(mark, current[mark.slot], thread)
+        if window.is_due():
+            stop.track.append(window)
+            window.begin(thread)
+        for mark in marks:
+            current[mark.slot] = window.passed_on(mark, current[mark.slot])
+    changed = any(new is not old for new, old in zip(current, gradients, strict=True))
+    return tuple(current) if changed else None
+
+
+def _stand_in(stand: Stand) -> Callable[..., tuple[Tensor, ...]]:
+    original = stand.original
+
+    def engine_run_backward(
+        outputs: Sequence[Any], *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, ...]:
+        thread = current_thread()
+        if thread.busy or not stand.active:
+            return original(outputs, *args, **kwargs)
+        return _run(partial(original, outputs, *args, **kwargs), outputs, _inputs(args), thread)
+
+    return engine_run_backward
+
+
+def _inputs(args: tuple[Any, ...]) -> Sequence[Any] | None:
+    # (grad_tensors, retain_graph, create_graph, inputs, ...), as torch.autograd calls it.
+    return args[3] if len(args) > 3 else None  # noqa: PLR2004
+
+
+def _run(
+    original: Callable[[], tuple[Tensor, ...]],
+    outputs: Sequence[Any],
+    inputs: Sequence[Any] | None,
+    thread: Thread,
+) -> tuple[Tensor, ...]:
+    run = Run(thread)
+    outer = lend_to_workers(run)
+    thread.runs.append(run)
+    thread.backwards += 1
+    thread.noted = None
+    try:
+        if demand.backward:
+            _frozen(thread, partial(run.plan, outputs, inputs))
+        result = original()
+        _frozen(thread, run.finish)
+    except BaseException as error:
+        _frozen(thread, partial(run.fail, error))
+        raise
+    else:
+        return result
+    finally:
+        thread.runs.pop()
+        run.close()
+        end_lending(outer)
+
+
+def _frozen(thread: Thread, work: Callable[[], None]) -> None:
+    """Do our own work while the thread's clock stands still."""
+    if not demand.clock:
+        work()
+        return
+    thread.clock.freeze()
+    try:
+        work()
+    finally:
+        thread.clock.thaw()
+
+
+patch: Final = Patch(torch.autograd, "_engine_run_backward", _stand_in)

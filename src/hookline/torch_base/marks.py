@@ -1,0 +1,63 @@
+"""The marks that calls leave on autograd nodes: whose output or input a node's gradient is.
+
+A mark stands in the node's `metadata` and lives as long as the graph. It holds the call, which
+holds no tensor, and never a node: a reference upwards would be a cycle that no collector sees.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from hookline.torch_base.private import MARKS, node_metadata
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.autograd.graph import Node
+
+    from hookline.core.calls import Call
+
+
+class Role(Enum):
+    """What happens to the gradient that arrives at a marked node."""
+
+    OUTPUT = auto()
+    """It is the gradient of an output: seen and changed here."""
+    OUTPUT_SEEN = auto()
+    """It is the gradient of an output: only seen here; all are changed together."""
+    OUTPUT_PASSED = auto()
+    """The place where jointly changed gradients of outputs flow on."""
+    INPUT_SEEN = auto()
+    """It is the call's gradient of an input: seen here."""
+    INPUT_PASSED = auto()
+    """The place where gradients of inputs flow on, after the call's backward."""
+
+
+class Mark:
+    """One tensor of one call.
+
+    Attributes:
+        call: whose tensor it is.
+        role: what happens to the gradient.
+        place: the tensor's number among the call's outputs or inputs.
+        slot: which of the node's gradients is the tensor's.
+    """
+
+    __slots__ = ("call", "place", "role", "slot")
+
+    def __init__(self, call: Call, role: Role, place: int, slot: int) -> None:
+        self.call: Final = call
+        self.role: Final = role
+        self.place: Final = place
+        self.slot: Final = slot
+
+
+def mark(node: Node, tensor: Tensor, call: Call, role: Role, place: int) -> None:
+    """Leave a mark on the node that makes a tensor; inner calls come before outer ones."""
+    entry = Mark(call, role, place, tensor.output_nr)
+    metadata = node_metadata(node)
+    marks = metadata.get(MARKS)
+    if marks is None:
+        metadata[MARKS] = [entry]
+    else:
+        marks.append(entry)

@@ -1,0 +1,171 @@
+"""Roots of modules, and the names of modules in them.
+
+A *root* is the topmost module that contains the one called. It is known because somebody said so
+(`declare`), because modules were seen being built inside each other (torch's public registration
+hook, on while the engine is), or, failing both, because its call was the outermost one. One walk
+gives every module in a root its paths; structure that changes later is walked again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from weakref import ref
+
+from torch import nn
+
+from hookline.core import calls
+from hookline.core.calls import Key
+from hookline.torch_base.private import children_of
+
+MAX_PATHS: Final = 16
+"""Paths listed for one shared module: nested sharing makes their number exponential."""
+
+
+class Root:
+    """A root module: its name, and the paths of the modules in it.
+
+    Attributes:
+        name: the class name; `Linear#2` for a second root of that class.
+        seats: each contained module's paths as in `named_modules()`; `""` is the root itself.
+        passes: how many passes have begun.
+        version: the structure's version at the last walk.
+    """
+
+    __slots__ = ("__weakref__", "_module", "name", "passes", "seats", "version")
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        self._module: Key[nn.Module] = ref(module)
+        self.name = name
+        self.passes = 0
+        self.version = -1
+        self.seats: dict[Key[nn.Module], tuple[str, ...]] = {}
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The root module, or None once it is gone."""
+        return self._module()
+
+    def walk(self, version: int) -> None:
+        """Find the modules in the root and their paths."""
+        module = self.module
+        self.seats = {} if module is None else paths_in(module)
+        self.version = version
+
+    def __repr__(self) -> str:
+        return f"<Root {self.name}: {len(self.seats)} modules>"
+
+
+def paths_in(root: nn.Module) -> dict[Key[nn.Module], tuple[str, ...]]:
+    """The paths of every module in a model, by one walk linear in its size."""
+    found: dict[Key[nn.Module], list[str]] = {}
+    todo: list[tuple[str, nn.Module]] = [("", root)]
+    while todo:
+        path, module = todo.pop()
+        paths = found.setdefault(ref(module), [])
+        if len(paths) >= MAX_PATHS:
+            continue
+        paths.append(path)
+        prefix = f"{path}." if path else ""
+        children = [(prefix + name, child) for name, child in _children(module)]
+        todo.extend(reversed(children))
+    return {key: tuple(paths) for key, paths in found.items()}
+
+
+def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [(name, child) for name, child in children_of(module).items() if child is not None]
+
+
+class Roots:
+    """All roots that are known, and which module belongs to which."""
+
+    def __init__(self) -> None:
+        self._member: dict[Key[nn.Module], Root] = {}
+        self._parents: dict[Key[nn.Module], Key[nn.Module]] = {}
+        self._names: dict[str, Root] = {}
+        self.version = 0
+        """Counts the changes of structure that were seen."""
+
+    def learn(self, parent: nn.Module, _name: str, child: nn.Module | None) -> None:
+        """Remember that a module was put into another (torch's registration hook)."""
+        if child is not None:
+            self._parents[ref(child)] = ref(parent)
+            self.version += 1
+
+    def declare(self, model: nn.Module) -> Root:
+        """Make a model the root of all that it contains."""
+        known = self._member.get(ref(model))
+        if known is None or known.module is not model:
+            known = Root(model, self._free_name(type(model).__name__))
+            self._names[known.name] = known
+        self._settle(known)
+        return known
+
+    def root_of(self, module: nn.Module) -> Root:
+        """The root that contains a module; itself, if nothing is known to contain it."""
+        known = self._member.get(ref(module))
+        if known is not None and known.version == self.version and known.module is not None:
+            return known
+        return self.declare(self._topmost(module, known))
+
+    def refreshed(self, root: Root) -> Root:
+        """The root after another walk, for a module that was put in unseen."""
+        self._settle(root)
+        return root
+
+    def _topmost(self, module: nn.Module, known: Root | None) -> nn.Module:
+        top = module
+        if known is not None and known.module is not None and known.module is not module:
+            # A walk may show that the module was taken out of the root meanwhile.
+            self._settle(known)
+            top = known.module if ref(module) in known.seats else module
+        seen = {id(top)}
+        while (above := self._parent(top)) is not None and id(above) not in seen:
+            seen.add(id(above))
+            top = above
+        return top
+
+    def _parent(self, module: nn.Module) -> nn.Module | None:
+        key = self._parents.get(ref(module))
+        parent = None if key is None else key()
+        if parent is None or not any(child is module for child in children_of(parent).values()):
+            return None
+        return parent
+
+    def _settle(self, root: Root) -> None:
+        root.walk(self.version)
+        self._member.update(dict.fromkeys(root.seats, root))
+
+    def _free_name(self, name: str) -> str:
+        self._forget_dead()
+        number, free = 1, name
+        while free in self._names:
+            number += 1
+            free = f"{name}#{number}"
+        return free
+
+    def _forget_dead(self) -> None:
+        self._names = {n: r for n, r in self._names.items() if r.module is not None}
+        self._member = {k: r for k, r in self._member.items() if k() is not None}
+        self._parents = {k: p for k, p in self._parents.items() if k() and p()}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.__init__()
+
+
+roots: Final = Roots()
+
+
+def executing_path(root: calls.Root, module: nn.Module, stack: list[Any]) -> str:
+    """The path by which a shared module is being called: that through the modules that run."""
+    prefixes: tuple[str, ...] = ("",)
+    for frame in stack:
+        above = frame if isinstance(frame, nn.Module) else frame.module
+        paths = () if above is None else root.seats.get(ref(above), ())
+        prefixes = tuple(p for p in paths if _below(p, prefixes)) or prefixes
+    paths = root.seats[ref(module)]
+    return next((p for p in paths if _below(p, prefixes)), paths[0])
+
+
+def _below(path: str, prefixes: tuple[str, ...]) -> bool:
+    return any(not prefix or path == prefix or path.startswith(prefix + ".") for prefix in prefixes)

@@ -1,0 +1,73 @@
+"""Every private name of torch that hookline stands on, each with its reason.
+
+They are looked up here, once, at import; a torch that lacks one is named in the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.utils.checkpoint as _checkpoint  # so that the name below is there
+from torch import nn
+
+from hookline.errors import HooklineError
+
+
+def _find(path: str) -> Any:
+    found: Any = torch
+    for part in path.split("."):
+        found = getattr(found, part, None)
+        if found is None:
+            msg = (
+                f"this torch ({torch.__version__}) has no torch.{path}, which hookline needs; "
+                "use a torch release that hookline supports (2.13 or later)"
+            )
+            raise HooklineError(msg)
+    return found
+
+
+sequence_number: Callable[[], int] = _find("_C._autograd._get_sequence_nr")
+"""The number that this thread's next autograd node will get. A call's nodes are those numbered
+between its begin and its end; `torch.autograd.graph.node_creation_hook` may replace it."""
+
+current_node: Callable[[], Any] = _find("_C._current_autograd_node")
+"""The node that the engine is running in this thread: tells whose call a checkpoint repeats."""
+
+stash: Callable[[str, Any], None] = _find("_C._stash_obj_in_tls")
+unstash: Callable[[str], None] = _find("_C._remove_obj_from_tls")
+stashed: Callable[[str], Any] = _find("_C._get_obj_in_tls")
+is_stashed: Callable[[str], bool] = _find("_C._is_key_in_tls")
+"""Thread-local objects that autograd hands to its worker threads: there, hooks are those of the
+thread that called backward. Context variables and `threading.local` are empty in workers."""
+
+StopRecomputation: type[BaseException] = _find("utils.checkpoint._StopRecomputationError")
+"""Ends a checkpoint's recomputation early: steering, no error."""
+assert _checkpoint.checkpoint
+
+_find("autograd._engine_run_backward")
+"""What every `backward` and `grad` goes through; hookline stands in its place while hooks are
+on. No public call sees the begin, the end and the failure of a run."""
+
+NO_SEQUENCE = 2**64 - 1
+"""The number of `AccumulateGrad` nodes, which belong to no call."""
+
+
+MARKS = "hookline"
+"""The key under which a node's metadata holds the marks of the calls that it belongs to."""
+
+
+def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
+    """The direct children by name, those under two names twice (`named_children` drops them)."""
+    return module._modules  # noqa: SLF001
+
+
+def node_metadata(node: Any) -> dict[str, Any]:
+    """What anybody noted on an autograd node; it lives as long as the node."""
+    return node.metadata
+
+
+def node_number(node: Any) -> int:
+    """The sequence number of an autograd node."""
+    return node._sequence_nr()  # noqa: SLF001

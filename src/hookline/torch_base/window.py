@@ -1,0 +1,142 @@
+"""A call's backward in one run of autograd's engine: its gradients, its begin and its end."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from torch import Tensor
+
+from hookline.core.calls import Call
+from hookline.core.entry import EMPTY, Entry, Lineup
+from hookline.core.events import abort, begun_before, ends, fire, not_ended
+from hookline.core.phases import Phase
+from hookline.core.thread import Thread
+from hookline.torch_base.marks import Mark, Role
+
+
+class Window:
+    """The backward of one call in one run.
+
+    Subclasses say which hooks are called and with what.
+
+    Attributes:
+        call: the call.
+        run: the run.
+        close: the place in the thread's order of nodes before which the call's backward ends.
+        out: the gradients of the outputs that have arrived, by place.
+        inputs: the gradients of the inputs that have arrived, by place.
+        new_inputs: those that hooks put in their place, until they flow on.
+    """
+
+    __slots__ = (
+        "begun",
+        "call",
+        "close",
+        "ending",
+        "inputs",
+        "lineup",
+        "new_inputs",
+        "out",
+        "run",
+        "started",
+        "waiting",
+    )
+
+    def __init__(self, call: Call, run: Any) -> None:
+        self.call = call
+        self.run: Final = run
+        self.close = 0
+        self.out: dict[int, Tensor | None] = {}
+        self.inputs: dict[int, Tensor | None] = {}
+        self.new_inputs: dict[int, Tensor | None] = {}
+        self.waiting = 0
+        self.started = False
+        self.ending = False
+        self.lineup: Lineup = EMPTY
+        self.begun: tuple[Entry, ...] = ()
+
+    # What the level of the call has to say.
+
+    def current(self) -> Lineup:
+        """The hooks that are registered for the call now."""
+        raise NotImplementedError
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What the callbacks get."""
+        raise NotImplementedError
+
+    def arrived(self, places: list[int], thread: Thread) -> None:
+        """Gradients of outputs have arrived: those at the begin, or one that comes later."""
+
+    def settle(self) -> None:
+        """The call's backward is over: drop what it holds."""
+
+    # What every level does alike.
+
+    def expect(self, mark: Mark) -> None:
+        """A marked node will run; the begin waits for all gradients that are changed jointly."""
+        if mark.role is Role.OUTPUT_SEEN:
+            self.waiting += 1
+
+    def is_due(self) -> bool:
+        """Whether the backward begins now."""
+        return not self.started and not self.waiting
+
+    def collect(self, mark: Mark, gradient: Tensor | None, thread: Thread) -> None:
+        """A gradient has arrived."""
+        role = mark.role
+        if role is Role.INPUT_SEEN:
+            self.inputs[mark.place] = gradient
+        elif role in (Role.OUTPUT, Role.OUTPUT_SEEN):
+            self.waiting -= role is Role.OUTPUT_SEEN
+            if not self.started:
+                self.out[mark.place] = gradient
+            else:
+                replaced = self.out.get(mark.place)
+                self.out[mark.place] = gradient if replaced is None else replaced
+                self.arrived([mark.place], thread)
+
+    def passed_on(self, mark: Mark, gradient: Tensor | None) -> Tensor | None:
+        """The gradient that flows on in place of the one that arrived."""
+        if mark.role in (Role.OUTPUT, Role.OUTPUT_PASSED):
+            return self.out.get(mark.place, gradient)
+        if mark.role is Role.INPUT_PASSED:
+            return self.new_inputs.pop(mark.place, gradient)
+        return gradient
+
+    def begin(self, thread: Thread) -> None:
+        """Call the hooks' begins."""
+        self.started = True
+        lineup = self.lineup = self.current()
+        try:
+            fire(lineup.backward_pre, self.call, self.arguments(), Phase.BACKWARD_PRE, thread)
+            self.begun = lineup.paired
+            self.arrived(list(self.out), thread)
+        except BaseException as error:
+            culprit, thread.culprit = thread.culprit, None
+            if culprit in lineup.entries and not self.begun:
+                abort(begun_before(lineup, culprit), self.call, error, thread)
+            raise
+
+    def end(self, thread: Thread) -> None:
+        """Call the hooks' ends: of hook objects just those whose begin ran."""
+        self.ending = True
+        lineup = self.current()
+        pairs = lineup.backward
+        if lineup is not self.lineup:
+            pairs = ends(pairs, self.begun)
+        try:
+            fire(pairs, self.call, self.arguments(), Phase.BACKWARD, thread)
+        except BaseException as error:
+            culprit, thread.culprit = thread.culprit, None
+            if culprit in lineup.entries:
+                abort(not_ended(self.begun, lineup, culprit), self.call, error, thread)
+            raise
+        finally:
+            self.settle()
+
+    def abort(self, error: BaseException, thread: Thread) -> None:
+        """The run raised between begin and end."""
+        thread.culprit = None
+        abort(self.begun, self.call, error, thread)
+        self.settle()

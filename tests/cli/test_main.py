@@ -1,0 +1,116 @@
+"""The commands: help, mistakes of the user, faults of hookline, and a real run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hookline.cli.main import cli
+
+PROGRAMS = Path(__file__).parent / "programs"
+WITHOUT_TORCH = str(PROGRAMS / "hookline_without_torch.py")
+
+
+def python(*args, **variables):
+    return subprocess.run(
+        [sys.executable, *args],
+        cwd=PROGRAMS,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in cli.commands)], ids=str)
+def test_help_shows_an_example(command):
+    """The help of hookline and of every command shows how to call it."""
+    result = CliRunner().invoke(cli, [*command, "--help"], prog_name="hookline")
+
+    assert result.exit_code == 0
+    assert f"hookline {' '.join(command)}".rstrip() in result.output.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["run"], "Missing argument 'PROGRAM'"),
+        (["run", "--tmie", "train.py"], "Did you mean '--time'?"),
+        (["rnu"], "Did you mean 'run'?"),
+    ],
+    ids=["no program", "option", "command"],
+)
+def test_mistakes(args, message):
+    """A mistake before the program is reported, with a near name, and nothing is run."""
+    result = CliRunner().invoke(cli, args, prog_name="hookline")
+
+    assert message in result.output
+    assert result.exit_code == 2
+
+
+def test_mistakes_end_the_process_with_status_2():
+    """The process says what is wrong on stderr and ends with status 2."""
+    result = python("-m", "hookline", "run", "--tmie", "train.py")
+
+    assert "Did you mean '--time'?" in result.stderr
+    assert (result.stdout, result.returncode) == ("", 2)
+
+
+def test_version():
+    """`--version` tells the version, by `python -m hookline` too."""
+    from hookline._version import __version__
+
+    assert python("-m", "hookline", "--version").stdout == f"hookline {__version__}\n"
+
+
+@pytest.mark.parametrize("module", ["torch", "rich", "numpy"])
+def test_nothing_heavy_is_loaded_for_help(module):
+    """What a command does not need is not imported by the command line."""
+    code = (
+        "import sys; from hookline.cli.main import cli;"
+        "cli.main(['run', '--help'], standalone_mode=False);"
+        f"sys.exit({module!r} in sys.modules)"
+    )
+
+    assert python("-c", code).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("__init__", "could not load its hooks"),
+        ("__enter__", "could not set its hooks"),
+        ("__exit__", "could not make its report"),
+        ("rows", "could not make its report"),
+    ],
+)
+def test_faults_of_hookline(method, message):
+    """A fault of hookline's own is reported once; the program runs and its status stands."""
+    plain = python("endings.py", "status", FAULT=method)
+    hooked = python(WITHOUT_TORCH, "run", "endings.py", "status", FAULT=method)
+
+    assert hooked.stdout == plain.stdout
+    assert hooked.returncode == plain.returncode == 3
+    assert hooked.stderr.startswith(f"hookline: a fault of its own: {message}")
+    assert hooked.stderr.endswith(f"RuntimeError: the recorder failed in {method}\n")
+    assert hooked.stderr.count("hookline: ") == 1
+
+
+@pytest.mark.parametrize(
+    "args", [["train.py"], ["-m", "train", "--fail"], ["train.py", "--interrupt"]], ids=" ".join
+)
+def test_real_run(args):
+    """A training's results and ending are as under python, and its times are reported."""
+    plain = python(*args)
+    hooked = python("-m", "hookline", "run", "--time", *args)
+
+    assert hooked.stdout == plain.stdout
+    assert hooked.returncode == plain.returncode
+    assert hooked.stderr.startswith(plain.stderr)
+    report = hooked.stderr.removeprefix(plain.stderr)
+    assert report.startswith("time by module: Net (train)")
+    assert "time by module: Net (eval)" in report
+    assert report.count("head") == 2

@@ -1,0 +1,63 @@
+"""After each test nothing of hookline is left behind: no hook, patch, mode or global hook."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.optim import optimizer as torch_optimizer
+
+from hookline.core.demand import demand
+from hookline.core.thread import local, module_switch
+from hookline.modules.places import everywhere, table
+
+_ORIGINAL = {
+    "nn.Module.__call__": nn.Module.__call__,
+    "_engine_run_backward": torch.autograd._engine_run_backward,
+}
+
+
+def leftovers() -> list[str]:  # noqa: C901 - a plain list of checks
+    """What of hookline is still on, in words."""
+    found = [f"hooks on a module: {reg!r}" for reg in table.values() if len(reg)]
+    if len(everywhere):
+        found.append(f"hooks on all modules: {everywhere!r}")
+    thread = local.thread
+    for what, registry in (("module", thread.modules), ("function", thread.functions)):
+        if len(registry):
+            found.append(f"scoped {what} hooks: {registry!r}")
+    if thread.stack or thread.runs or thread.busy or thread.culprit is not None:
+        found.append(f"thread state: {thread.stack} {thread.runs} {thread.busy} {thread.culprit}")
+    if demand.backward or demand.clock:
+        found.append(f"demand: backward {demand.backward}, clock {demand.clock}")
+    if module_switch:
+        found.append("the engine is on")
+    now = {
+        "nn.Module.__call__": nn.Module.__call__,
+        "_engine_run_backward": torch.autograd._engine_run_backward,
+    }
+    found += [f"patched: {name}" for name, value in now.items() if value is not _ORIGINAL[name]]
+    if torch_module._global_module_registration_hooks:
+        found.append("torch's registration hooks")
+    if torch_optimizer._global_optimizer_post_hooks:
+        found.append("torch's optimizer hooks")
+    if torch._C._len_torch_function_stack():
+        found.append("a torch function mode")
+    if not torch.backends.mha.get_fastpath_enabled():
+        found.append("the fast path is off")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    yield
+    if leftovers():
+        gc.collect()  # hooks on a module go with the module
+    left = leftovers()
+    for registry in (*table.values(), everywhere, local.thread.modules, local.thread.functions):
+        registry.clear()  # so that one test's fault is not the next one's
+    assert not left, f"left behind: {left}"
