@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hookline._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from hookline import function_hooks as function_hooks
     from hookline import module_hooks as module_hooks
     from hookline.core.calls import Inputs as Inputs
     from hookline.core.handle import HookHandle as HookHandle
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from hookline.errors import HookNameError as HookNameError
     from hookline.errors import HookTypeError as HookTypeError
     from hookline.errors import HookValueError as HookValueError
+    from hookline.function_hooks import TimerHook as TimerHook
+    from hookline.functions.call import FunctionCall as FunctionCall
+    from hookline.functions.hook import FunctionHook as FunctionHook
+    from hookline.functions.hook import get_function_hooks as get_function_hooks
+    from hookline.functions.node import FunctionNode as FunctionNode
     from hookline.modules.call import ModuleCall as ModuleCall
     from hookline.modules.gate import BackwardHookGate as BackwardHookGate
     from hookline.modules.hook import ModuleHook as ModuleHook
@@ -60,6 +66,10 @@ else:
         "core.phases": ("HookKind", "Phase"),
         "core.registry": ("HookRegistry",),
         "errors": ("HookNameError", "HookTypeError", "HookValueError", "HooklineError"),
+        "function_hooks": ("TimerHook",),
+        "functions.call": ("FunctionCall",),
+        "functions.hook": ("FunctionHook", "get_function_hooks"),
+        "functions.node": ("FunctionNode",),
         "modules.call": ("ModuleCall",),
         "modules.gate": ("BackwardHookGate",),
         "modules.hook": ("ModuleHook", "add_hook", "delete_hook", "get_module_hooks"),
@@ -84,19 +94,19 @@ else:
         ),
     }
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-    __all__ = [*_HOME_OF, "__version__", "module_hooks"]  # noqa: PLE0605 - all that is loaded late
+    _MODULES = ("function_hooks", "module_hooks")
+
+    def __dir__() -> list[str]:
+        return [*_HOME_OF, *_MODULES, "__version__"]
 
     def __getattr__(name: str) -> object:
         from importlib import import_module
 
-        if name == "module_hooks":
-            return import_module("hookline.module_hooks")
+        if name in _MODULES:
+            return import_module(f"hookline.{name}")
         if name not in _HOME_OF:
             msg = f"module 'hookline' has no attribute {name!r}"
             raise AttributeError(msg)
         found = getattr(import_module(f"hookline.{_HOME_OF[name]}"), name)
         globals()[name] = found
         return found
-
-    def __dir__() -> list[str]:
-        return __all__

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from hookline.hooks.timer import TimerHook
+from hookline.hooks.printer import ModulePrintHook as PrintHook
+from hookline.hooks.ranges import ModuleRangeHook as RangeHook
+from hookline.hooks.timer import ModuleTimerHook as TimerHook
 
-__all__ = ["TimerHook"]
+__all__ = ["PrintHook", "RangeHook", "TimerHook"]

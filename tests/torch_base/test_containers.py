@@ -77,6 +77,9 @@ class Named(dict):
     def __setitem__(self, key, value):
         raise AssertionError
 
+    def values(self):
+        raise AssertionError
+
 
 class Ordered(OrderedDict):
     def __init__(self, name, items):
@@ -374,8 +377,11 @@ def test_a_batch_encoding_is_read_by_key_and_attribute():
 
 def test_late_fields_of_a_dataclass_are_kept_and_unset_ones_stay_unset():
     """A dataclass is copied field by field: not made by its constructor, nor completed."""
-    new = map_tensors(torch.clone, Late(T1))
+    value = Late(T1)
+    value.remark = "kept"
+    new = map_tensors(torch.clone, value)
     assert new.extra == "set later"
+    assert new.remark == "kept"
     assert not hasattr(new, "never")
 
 

@@ -65,6 +65,7 @@ def cli() -> None:
       hookline run -m package.train       a module or package, as with python -m
       hookline run app/                   a folder or zip file with a __main__.py
       hookline run --time train.py        time by module, which is also the default
+      hookline run --level both train.py  time by module, and of the functions in each
     """,
 )
 # Time is the only measurement so far, so it is on whether asked for or not.
@@ -72,41 +73,49 @@ def cli() -> None:
     "--time",
     is_flag=True,
     expose_value=False,
-    help="Time of each module, forward and backward (default).",
+    help="Time, forward and backward (default).",
+)
+@click.option(
+    "--level",
+    type=click.Choice(["module", "function", "both"]),
+    default="module",
+    show_default=True,
+    help="Of what: modules, functions, or both.",
 )
 @click.option("-m", "as_module", is_flag=True, help="The program is a module, not a file.")
 @click.argument("program", metavar="PROGRAM", type=click.UNPROCESSED)
 @click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def run(program: str, args: tuple[str, ...], *, as_module: bool) -> _Run:
+def run(program: str, args: tuple[str, ...], *, as_module: bool, level: str) -> _Run:
     """Run a program unchanged under hooks, and report on stderr when it has ended.
 
     PROGRAM is what you would give to python. It sees what it would see there: its arguments, its
     streams, its exit status. The report also comes when the program fails or is interrupted.
     """
-    return _Run(Program.from_args(program, args, as_module=as_module))
+    return _Run(Program.from_args(program, args, as_module=as_module), level)
 
 
 class _Run:
     """A program to be run under hooks."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, level: str) -> None:
         self._program = program
+        self._level = level
 
     def start(self) -> None:
         """Run the program; what it raises comes out."""
         # First, with hookline's own search path: the program's folder may hold a `queue.py`.
-        hooks = _load_hooks()
+        hooks = _load_hooks(self._level)
         self._program.prepare()
         self._program.run(around=hooks)
 
 
-def _load_hooks() -> AbstractContextManager[object] | None:
+def _load_hooks(level: str) -> AbstractContextManager[object] | None:
     """Import and make what is needed; if that fails, the program runs without hooks."""
     try:
         from hookline.record.run import Recorder
         from hookline.report.tables import print_time
 
-        recorder = Recorder(time=True)
+        recorder = Recorder(time=True, level=level)
         return _Hooks(recorder, lambda stderr: print_time(recorder.rows(), stderr))
     except Exception:  # noqa: BLE001 (whatever our fault is)
         _say_fault(sys.stderr, "could not load its hooks; the program runs without them")

@@ -57,23 +57,27 @@ class Pass:
         mode: `train`, `eval`, or `no_grad` (a forward in training mode without gradients).
         starts: for each key, the autograd sequence numbers at which its calls began; the place
             in the list is the call index.
+        totals: how many calls of each function there were, by module path and name.
+        firsts: the index of a function's first call in a module call, by path, name and the
+            module call's index.
         opener: the key whose call began the pass.
         backwards: how many backward runs the thread had begun before.
-        thread: the number of the thread it runs in.
     """
 
-    __slots__ = ("backwards", "mode", "number", "opener", "root", "starts", "step", "thread")
+    __slots__ = (
+        "backwards",
+        "firsts",
+        "mode",
+        "number",
+        "opener",
+        "root",
+        "starts",
+        "step",
+        "totals",
+    )
 
     def __init__(
-        self,
-        root: Root,
-        *,
-        number: int,
-        step: int,
-        mode: str,
-        opener: object,
-        backwards: int,
-        thread: int,
+        self, root: Root, number: int, step: int, mode: str, opener: object, backwards: int
     ) -> None:
         self.root = root
         self.number = number
@@ -81,7 +85,8 @@ class Pass:
         self.mode = mode
         self.opener = opener
         self.backwards = backwards
-        self.thread = thread
+        self.totals: dict[tuple[str | None, str], int] = {}
+        self.firsts: dict[tuple[str, str, int], int] = {}
         self.starts: dict[object, list[int]] = {}
 
     def count(self, key: object, start: int) -> int:
@@ -104,25 +109,32 @@ class Call:
         index: 0 for the first call in the pass, 1 for the next, and so on.
         recomputing: whether activation checkpointing repeats an earlier call; the index is that
             of the call it repeats.
+        repeats: where autograd's numbering stood when the call that it repeats began.
         parent: the watched call inside of which it runs.
         phase: the phase of the event that runs, else None.
         thread: the number of the thread that it runs in.
+        now: the thread's time in nanoseconds at this event, without what hooks took (for hooks
+            with `timed`).
+        notes: how many notes errors had got in the thread when it began.
         start, stop: the autograd nodes that the call made have sequence numbers in this range.
     """
 
     index: int = 0
     recomputing: bool = False
+    repeats: int = 0
     parent: Call | None = None
     phase: Phase | None = None
     start: int = 0
     stop: int = 0
     thread: int = 0
+    notes: int = 0
     running: Pass
     args: Any = None
     kwargs: Any = None
     out: Any = None
     grad_input: Any = None
     grad_output: Any = None
+    now: int = 0
 
     @property
     def root(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 from hookline.core.phases import Phase
 
@@ -28,6 +29,7 @@ class Entry:
         always: the `forward` callback runs also where the call raised.
         needs_grad_input: the gradients of the inputs are wanted.
         joint: the gradients of all outputs are wanted at once, before any flows on.
+        retains: inputs are kept for the backward.
         timed: the hook reads the thread's clock.
     """
 
@@ -43,6 +45,7 @@ class Entry:
         "name",
         "needs_grad_input",
         "paired",
+        "retains",
         "timed",
     )
 
@@ -59,6 +62,7 @@ class Entry:
         always: bool = False,
         needs_grad_input: bool = False,
         joint: bool = False,
+        retains: bool = False,
         timed: bool = False,
     ) -> None:
         self.hook: Final = hook
@@ -71,6 +75,7 @@ class Entry:
         self.always: Final = always
         self.needs_grad_input: Final = needs_grad_input
         self.joint: Final = joint
+        self.retains: Final = retains
         self.timed: Final = timed
         self.alive = True
         """False as soon as the hook is removed; looked at before every call of it."""
@@ -106,6 +111,8 @@ class Lineup:
     """
 
     __slots__ = (
+        "__weakref__",
+        "_merged",
         "always",
         "backward",
         "backward_pre",
@@ -116,6 +123,7 @@ class Lineup:
         "joint",
         "needs_grad_input",
         "paired",
+        "retains",
         "watches_backward",
     )
 
@@ -131,6 +139,9 @@ class Lineup:
         self.watches_backward: Final = any(e.watches_backward for e in self.entries)
         self.needs_grad_input: Final = any(e.needs_grad_input for e in self.entries)
         self.joint: Final = any(e.joint for e in self.entries)
+        self.retains: Final = any(e.retains for e in self.entries)
+        # Kept no longer than both lineups are in use, so that a removed hook leaves no trace.
+        self._merged: Final[WeakKeyDictionary[Lineup, Lineup]] = WeakKeyDictionary()
 
     def _at(self, phase: Phase) -> tuple[tuple[Entry, Any], ...]:
         return tuple((e, e.callbacks[phase]) for e in self.entries if phase in e.callbacks)
@@ -140,6 +151,14 @@ class Lineup:
 
         A named entry of the other takes the place of one here that has its name.
         """
+        if not own.entries:
+            return self
+        merged = self._merged.get(own)
+        if merged is None:
+            merged = self._merged[own] = self._merge(own)
+        return merged
+
+    def _merge(self, own: Lineup) -> Lineup:
         named = {e.key: e for e in own.entries if e.key is not None}
         taken = {e.key for e in self.entries if e.key in named}
         front = [named[e.key] if e.key in taken and e.key else e for e in self.entries]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hookline.core.notes import add_detail, annotate, is_annotated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hookline.core.entry import Entry, Lineup
     from hookline.core.phases import Phase
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def fire(
     pairs: tuple[tuple[Entry, Any], ...],
     call: Any,
-    arguments: tuple[Any, ...],
+    arguments: Sequence[Any],
     phase: Phase,
     thread: Thread,
 ) -> None:
@@ -28,7 +28,7 @@ def fire(
     tells whose it was.
     """
     call.phase = phase
-    entry = None
+    entry, notes = None, thread.notes
     try:
         for entry, callback in pairs:
             if entry.alive:
@@ -42,24 +42,36 @@ def fire(
                     callback(*arguments)
     except BaseException as error:
         assert entry is not None
-        blame(error, entry, call, thread)
+        blame(error, entry, call, thread, notes)
         raise
     finally:
         call.phase = None
 
 
-def blame(error: BaseException, entry: Entry, call: Any, thread: Thread) -> None:
+def blame(error: BaseException, entry: Entry, call: Any, thread: Thread, notes: int) -> None:
     """Note which hook raised, and remember it until the call is ended."""
     thread.culprit = entry
-    note_once(error, f"raised by {call.phase} hook {entry.name} of {call.describe()}", thread)
+    where = f"raised by {call.phase} hook {entry.name} of {call.describe()}"
+    note_once(error, where, thread, notes)
 
 
-def note_once(error: BaseException, text: str, thread: Thread) -> None:
-    """Give the error its note, unless something inside the running call did so already."""
-    inside = (len(thread.stack) + 1, id(error))
-    if thread.noted != inside or not is_annotated(error):
+def note_once(error: BaseException, text: str, thread: Thread, notes: int) -> None:
+    """Give the error its note, unless something inside did so already.
+
+    Args:
+        error: the error.
+        text: where it was raised.
+        thread: the thread's state.
+        notes: what `thread.notes` was when that began which raised.
+    """
+    inside = thread.notes > notes and thread.noted == id(error) and is_annotated(error)
+    if not inside:
         annotate(error, text)
-    thread.noted = inside
+    working_for: Thread | None = thread
+    while working_for is not None:
+        working_for.notes += 1
+        working_for.noted = id(error)
+        working_for = working_for.works_for
 
 
 def abort(entries: Iterable[Entry], call: Any, error: BaseException, thread: Thread) -> None:
@@ -73,6 +85,47 @@ def abort(entries: Iterable[Entry], call: Any, error: BaseException, thread: Thr
                 add_detail(error, f"{entry.name} raised {another!r}")
             finally:
                 thread.busy = was_busy
+
+
+def fail(
+    error: BaseException,
+    lineup: Lineup,
+    begun: tuple[Entry, ...] | None,
+    call: Any,
+    thread: Thread,
+) -> None:
+    """End the forward of a call that raised: a note, and one end for each hook that had its begin.
+
+    Args:
+        error: what was raised.
+        lineup: the hooks of the event that ran.
+        begun: the hook objects whose begin ran; None if the begins were not all through.
+        call: the call.
+        thread: the thread's state.
+    """
+    culprit, thread.culprit = thread.culprit, None
+    call.now = thread.clock.now
+    if begun is None:
+        pending = begun_before(lineup, culprit) if culprit is not None else ()
+    else:
+        pending = not_ended(begun, lineup, culprit) if culprit is not None else begun
+    where = f"raised in {call.describe()}, inputs {call.describe_inputs()}"
+    note_once(error, where, thread, call.notes)
+    abort(pending, call, error, thread)
+    call.out = None
+    at_end = begun is not None and culprit is not None
+    _call_always(lineup, culprit if at_end else None, call, error)
+
+
+def _call_always(lineup: Lineup, culprit: Entry | None, call: Any, error: BaseException) -> None:
+    """Run the hooks that run also where the call raised, but those whose turn was before."""
+    for entry, callback in lineup.always:
+        ran = culprit is not None and (lineup.entries.index(entry) <= lineup.entries.index(culprit))
+        if entry.alive and not ran:
+            try:
+                callback(call)
+            except BaseException as another:  # noqa: BLE001 - the first error wins
+                add_detail(error, f"{entry.name} raised {another!r}")
 
 
 def begun_before(lineup: Lineup, culprit: Entry | None) -> tuple[Entry, ...]:

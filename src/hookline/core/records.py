@@ -46,3 +46,5 @@ class TimeRow:
     """The longest call."""
     name: str = ""
     """The name of the function; `""` for a module."""
+    clock: str = "host"
+    """`"host"`, or `"device"` where device events were timed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
@@ -19,18 +18,24 @@ class HookRegistry:
     that is running keeps the one it began with and skips what was removed meanwhile.
 
     Args:
-        switch: held while the registry has entries, so that the engine is on just then.
-        inner: the wrapped layer, where this is the registry of a wrapper.
+        switch: held while the registry has entries, so that what they need is on just then.
+        inner: the registry of the wrapped layer, where this is that of a wrapper.
+
+    Attributes:
+        wrapped: whether it is the `inner` of another: its hooks run there, even where the layer
+            object itself is gone.
     """
 
-    __slots__ = ("__weakref__", "_merged", "_switch", "inner", "lineup")
+    __slots__ = ("__weakref__", "inner", "lineup", "switch", "wrapped")
 
-    def __init__(self, switch: Switch, inner: Any = None) -> None:
-        self._switch = switch
+    def __init__(self, switch: Switch, inner: HookRegistry | None = None) -> None:
+        self.switch = switch
         self.inner = inner
+        self.wrapped = False
+        if inner is not None:
+            inner.wrapped = True
         self.lineup: Lineup = EMPTY
         """What is registered now; replaced, never changed."""
-        self._merged: tuple[Lineup, Lineup, Lineup] = (EMPTY, EMPTY, EMPTY)
 
     def add(self, entry: Entry, *, prepend: bool = False) -> HookHandle:
         """Register an entry behind the others, or in front of them with `prepend`.
@@ -43,7 +48,7 @@ class HookRegistry:
                 msg = f"hook {entry.key} already exists"
                 raise HookNameError(msg)
             if not self.lineup.entries:
-                self._switch.hold(self)
+                self.switch.hold(self)
             entries = self.lineup.entries
             self.lineup = Lineup((entry, *entries) if prepend else (*entries, entry))
             demand.change(entry, 1)
@@ -56,10 +61,10 @@ class HookRegistry:
                 return
             entry.alive = False
             demand.change(entry, -1)
-            self.lineup = Lineup(e for e in self.lineup.entries if e is not entry)
-            if not self.lineup.entries:
-                self._merged = (EMPTY, EMPTY, EMPTY)
-                self._switch.release(self)
+            rest = tuple(e for e in self.lineup.entries if e is not entry)
+            self.lineup = Lineup(rest) if rest else EMPTY
+            if not rest:
+                self.switch.release(self)
 
     def clear(self) -> None:
         """Remove every entry."""
@@ -73,13 +78,7 @@ class HookRegistry:
     def behind(self, outer: Lineup) -> Lineup:
         """The lineup of an event here: `outer` first, then what is registered here."""
         own = self.lineup
-        if outer is EMPTY:
-            return own
-        last_outer, last_own, merged = self._merged
-        if last_outer is not outer or last_own is not own:
-            merged = outer.followed_by(own)
-            self._merged = (outer, own, merged)
-        return merged
+        return own if outer is EMPTY else outer.followed_by(own)
 
     def __len__(self) -> int:
         return len(self.lineup.entries)

@@ -26,12 +26,14 @@ class HookObject:
         name: the name under which the hook is registered. A class that sets none has its class
             name; an instance may set its own.
         timed: True for a hook that reads `call.now`, the thread's time without hooks.
-        needs_grad_input: True for a hook that wants the gradients of the inputs.
+        needs_grad_input: True for a module hook that wants the gradients of the inputs.
+        retain_inputs: True for a function hook that wants inputs kept for the backward.
     """
 
     name: str = "HookObject"
     timed: ClassVar[bool] = False
     needs_grad_input: bool = False
+    retain_inputs: bool = False
     level: ClassVar[type[HookObject]]
     """The base class of the hook's level, whose callbacks are empty."""
 
@@ -123,6 +125,7 @@ def entry_of(hook: HookObject, base: type[HookObject], key: str | None) -> Entry
         paired=True,
         aborted=_overridden(hook, base, "aborted"),
         needs_grad_input=hook.needs_grad_input,
+        retains=hook.retain_inputs,
         timed=hook.timed,
     )
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from importlib import import_module
 
 # Reentrant, since the garbage collector may drop a registry while the lock is held.
 lock = threading.RLock()
 """Guards every change of what is registered."""
+
+# Nobody else holds it while the process forks, or it would be held in the child for ever.
+os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
 def _nothing() -> None:
@@ -16,6 +21,10 @@ def _nothing() -> None:
 
 class Switch:
     """Knows its holders: the first turns it on, the last turns it off.
+
+    Args:
+        loads: a module to import before it is first held. What it turns on stands on a floor
+            above, which nothing here may import; that module connects itself.
 
     Example:
         >>> switch = Switch()
@@ -28,15 +37,17 @@ class Switch:
         off
     """
 
-    __slots__ = ("_holders", "_off", "_on")
+    __slots__ = ("_holders", "_loads", "_off", "_on")
 
-    def __init__(self) -> None:
+    def __init__(self, loads: str | None = None) -> None:
+        self._loads = loads
         self._holders: set[int] = set()
         self._on: Callable[[], None] = _nothing
         self._off: Callable[[], None] = _nothing
 
     def connect(self, on: Callable[[], None], off: Callable[[], None]) -> None:
         """Say what turning on and off means; `on` may raise, then nobody holds the switch."""
+        self._loads = None
         self._on = on
         self._off = off
 
@@ -46,6 +57,8 @@ class Switch:
     def hold(self, owner: object) -> None:
         """Need it from now on."""
         with lock:
+            if self._loads is not None:
+                import_module(self._loads)
             if not self._holders:
                 self._on()
             self._holders.add(id(owner))

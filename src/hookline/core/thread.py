@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import warnings
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Final
 
@@ -11,7 +14,7 @@ from hookline.core.clock import Clock
 from hookline.core.registry import HookRegistry
 from hookline.core.switch import Switch
 
-module_switch: Final = Switch()
+module_switch: Final = Switch(loads="hookline.modules.engine")
 """On while any hook needs module calls to be seen; the module engine connects it."""
 
 _REMEMBERED_PASSES: Final = 64
@@ -31,12 +34,20 @@ class Thread:
         passes: the latest passes, to tell whose calls a checkpoint computes again.
         culprit: the entry whose callback raised, until the call it belongs to is ended.
         running: the pass that runs, if any.
+        grad: whether gradients were on when the outermost call began, if it is not watched.
         number: which thread it is; autograd numbers its nodes anew in each thread.
+        process: the process that it runs in.
         backwards: how many backward runs the thread has begun.
         worker: whether this is one of autograd's worker threads, which act for their callers;
             None until that is known.
+        hidden: whether a function runs, so that those which it calls are part of it.
+        mode: the function mode of this thread, once it had one.
+        tracker: the handle by which function hooks make module calls known.
+        outside: the pass of functions that no module calls.
         forked: whether this is the thread of a forked child, in which its scopes are gone.
-        noted: how deep the error that is on its way out got its note, and its identity.
+        works_for: the thread that called backward, for one of autograd's worker threads.
+        notes: how many times errors on their way out passed a call or hook that notes them.
+        noted: the identity of the last such error.
     """
 
     __slots__ = (
@@ -47,14 +58,22 @@ class Thread:
         "culprit",
         "forked",
         "functions",
+        "grad",
+        "hidden",
+        "mode",
         "modules",
         "noted",
+        "notes",
         "number",
+        "outside",
         "passes",
+        "process",
         "running",
         "runs",
         "stack",
+        "tracker",
         "worker",
+        "works_for",
     )
 
     def __init__(self) -> None:
@@ -66,12 +85,20 @@ class Thread:
         self.runs: list[Any] = []
         self.passes: deque[Any] = deque(maxlen=_REMEMBERED_PASSES)
         self.culprit: Any = None
-        self.noted: tuple[int, int] | None = None
+        self.works_for: Thread | None = None
+        self.notes = 0
+        self.noted: int | None = None
         self.running: Any = None
+        self.grad = True
         self.number = next(_numbers)
+        self.process = os.getpid()
         self.backwards = 0
         self.worker: bool | None = None
         self.forked = False
+        self.hidden = False
+        self.mode: Any = None
+        self.outside: Any = None
+        self.tracker: Any = None
 
     def forget(self) -> None:
         """Drop everything, in a forked child."""
@@ -84,8 +111,23 @@ class Thread:
         self.busy = False
         self.forked = True
 
+    # The defaults are there still when the interpreter shuts down and modules are emptied.
+    def __del__(
+        self, warn: Callable[..., None] = warnings.warn, getpid: Callable[[], int] = os.getpid
+    ) -> None:
+        # A fork drops the other threads in the child, where they are no concern of anybody.
+        if self.works_for is None and self.process == getpid():
+            left = [e.name for r in (self.modules, self.functions) for e in r.lineup.entries]
+            if left:
+                msg = f"a thread ended inside of `with` for {', '.join(left)}; they are removed"
+                warn(msg, ResourceWarning)
+
     def borrow(self, caller: Thread) -> None:
-        """Act with the hooks and passes of the thread that called backward."""
+        """Act with the hooks, passes and clock of the thread that called backward."""
+        if caller is self:
+            return  # it called a backward of its own inside of the other's
+        self.works_for = caller
+        self.clock = caller.clock
         self.modules = caller.modules
         self.functions = caller.functions
         self.passes = caller.passes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -14,6 +15,7 @@ from hookline.modules.replace import GradInput, new_gradients, new_inputs, new_o
 from hookline.torch_base.tree import describe
 
 if TYPE_CHECKING:
+    from hookline.core.registry import HookRegistry
     from hookline.modules.window import ModuleWindow
     from hookline.torch_base.outline import Outline
 
@@ -36,20 +38,19 @@ class ModuleCall(Call):
             nodes, some may still be None at `backward_pre`; at `backward` all are there.
         grad_input: the gradients of the inputs, a `GradInput` (phase `backward`, for hooks with
             `needs_grad_input`).
-        now: the thread's time in nanoseconds at this event, without what hooks took (for hooks
-            with `timed`).
     """
 
     key: Key[nn.Module]
     path: str
     paths: tuple[str, ...]
     type: str
-    now: int = 0
     outputs_outline: Outline | None = None
     inputs_outline: Outline | None = None
     window: ModuleWindow | None = None
-    wrapped: bool = False
-    """Whether it is the call of a layer inside a wrapper, which only its own hooks see."""
+    functions: dict[str, list[int]]
+    """For each function called in it: the index of its first call, and how many there were."""
+    wrapped: weakref.ref[HookRegistry] | None = None
+    """The hooks of the layer inside a wrapper, if it is that layer's call: only they see it."""
     shape: tuple[int, tuple[str, ...]] = (0, ())
     """The number of positional and the names of keyword arguments."""
 
@@ -100,20 +101,21 @@ class ModuleCall(Call):
             self.out = new_output(self, value, hook)
         elif self.phase is Phase.BACKWARD_PRE:
             self.replace_grad_output(value, hook)
-        elif self.phase is Phase.BACKWARD and self.grad_input is not None:
+        elif self.phase is Phase.BACKWARD and self.inputs_outline is not None:
             self.replace_grad_input(value, hook)
         else:
             raise HookValueError(self._nothing_to_replace())
 
     def replace_grad_output(self, value: object, hook: str) -> None:
         """Put gradients in the place of those of the outputs."""
-        assert self.window is not None
-        self.window.replace_out(new_gradients(self, self.window.out_outline, value, hook))
+        window = self.window
+        assert window is not None
+        window.replace_out(new_gradients(self, window.out_outline, value, hook, window.out))
 
     def replace_grad_input(self, value: object, hook: str) -> None:
         """Put gradients in the place of those of the inputs."""
-        outline = self.inputs_outline
-        assert self.window is not None
+        outline, window = self.inputs_outline, self.window
+        assert window is not None
         assert outline is not None
         if isinstance(value, Inputs):
             msg = f"{hook} of {self.describe()}: give gradients as a tuple, not as Inputs"
@@ -121,13 +123,13 @@ class ModuleCall(Call):
         if isinstance(value, list | tuple):
             kwargs = value.kwargs if isinstance(value, GradInput) else self.grad_input.kwargs
             value = (tuple(value), kwargs)
-        self.window.replace_inputs(new_gradients(self, outline, value, hook))
+        window.replace_inputs(new_gradients(self, outline, value, hook, window.inputs))
 
     def _nothing_to_replace(self) -> str:
         if self.phase is Phase.BACKWARD:
             return (
                 f"the gradients of the inputs of {self.describe()} are not being handed on; set "
-                "needs_grad_input = True on the hook to replace them"
+                "needs_grad_input = True on the hook, which must be there in the forward already"
             )
         return f"nothing of {self.describe()} can be replaced outside of its events"
 
@@ -142,11 +144,11 @@ class ModuleCall(Call):
         named = "".join(f", {name}={describe(v)}" for name, v in (self.kwargs or {}).items())
         return f"{describe(self.args)}{named}"
 
-    def inside(self, key: Key[nn.Module], start: int) -> ModuleCall:
-        """The call of the layer that this call's module wraps: the same call to all but it."""
+    def inside(self, registry: HookRegistry, start: int) -> ModuleCall:
+        """The call of the layer that this call's module wraps, for the hooks of that layer."""
         call = ModuleCall()
         call.__dict__.update(self.__dict__)
-        call.key, call.start, call.parent, call.wrapped = key, start, self, True
+        call.start, call.parent, call.wrapped = start, self, weakref.ref(registry)
         return call
 
     def open_window(self, run: Any) -> ModuleWindow:

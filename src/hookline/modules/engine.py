@@ -21,8 +21,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from hookline.core.calls import Key
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
-from hookline.core.events import abort, begun_before, ends, fire, not_ended, note_once
-from hookline.core.notes import add_detail, control_flow
+from hookline.core.events import ends, fail, fire
+from hookline.core.notes import control_flow
 from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
 from hookline.core.thread import Thread, local, module_switch
@@ -34,7 +34,7 @@ from hookline.torch_base import backward
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.paths import executing_path, roots
 from hookline.torch_base.private import StopRecomputation, sequence_number
-from hookline.torch_base.stack import acting, open_outermost, place, steps
+from hookline.torch_base.stack import acting, place, steps
 
 control_flow.add(StopRecomputation)
 
@@ -44,7 +44,7 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
     is_compiling = torch.compiler.is_dynamo_compiling
 
     def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if is_compiling():
+        if is_compiling() or not stand.active:
             return original(module, *args, **kwargs)
         thread = local.thread
         if thread.worker is not False:
@@ -58,7 +58,8 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
         if lineup is EMPTY and (own is None or own.inner is None):
             stack = thread.stack
             if not stack:
-                open_outermost(module, thread)
+                thread.running = None
+                thread.grad = torch.is_grad_enabled()
             stack.append(module)
             try:
                 if has_fast_path[type(module)]:
@@ -67,7 +68,7 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
                 return original(module, *args, **kwargs)
             finally:
                 stack.pop()
-        if thread.busy or not stand.active:
+        if thread.busy:
             return original(module, *args, **kwargs)
         return _watched(original, module, key, own, lineup, thread, args, kwargs)
 
@@ -93,12 +94,12 @@ def _watched(
     if timed:
         thread.clock.freeze()
     call = ModuleCall()
-    stack, outer_pass = thread.stack, thread.running
+    stack = thread.stack
     try:
-        if not stack:
-            thread.noted = None
         paths = place(call, module, key, thread)
+        outer_pass = thread.running
         call.key, call.paths, call.type = key, paths, type(module).__name__
+        call.functions = {}
         root = call.running.root
         call.path = paths[0] if len(paths) == 1 else executing_path(root, module, stack)
         call.args, call.kwargs = args, kwargs
@@ -125,6 +126,7 @@ def _forward(
 ) -> Any:
     """Fire the forward events around the layer; `lineup` is what is registered at the begin."""
     begun = None
+    call.notes = thread.notes
     try:
         call.now = thread.clock.now
         if lineup.forward_pre:
@@ -142,7 +144,7 @@ def _forward(
             fire(pairs, call, (call,), Phase.FORWARD, thread)
         call.stop = sequence_number()
     except BaseException as error:
-        _failed(error, lineup, begun, call, thread)
+        fail(error, lineup, begun, call, thread)
         raise
     else:
         return call.out
@@ -172,68 +174,43 @@ def _run_layer(
         thread.clock.thaw()
     try:
         if own is not None and own.inner is not None:
-            return _wrapped(original, own.inner, call, thread)
-        with children_called(module, thread) if has_fast_path[type(module)] else _PLAIN:
-            return original(module, *call.args, **call.kwargs)
+            return _wrapped(original, module, own.inner, call, thread)
+        return _bare(original, module, call, thread)
     finally:
         if timed:
             thread.clock.freeze()
 
 
+def _bare(original: Callable[..., Any], module: nn.Module, call: ModuleCall, thread: Thread) -> Any:
+    with children_called(module, thread) if has_fast_path[type(module)] else _PLAIN:
+        return original(module, *call.args, **call.kwargs)
+
+
 def _wrapped(
-    original: Callable[..., Any], layer: nn.Module, outer: ModuleCall, thread: Thread
+    original: Callable[..., Any],
+    module: nn.Module,
+    own: HookRegistry,
+    outer: ModuleCall,
+    thread: Thread,
 ) -> Any:
-    """Run the layer inside a wrapper, with the hooks of its own; to others it is one call."""
-    own = table.get(ref(layer))
-    if own is None or (own.lineup is EMPTY and own.inner is None):
-        return original(layer, *outer.args, **outer.kwargs)
-    call = outer.inside(ref(layer), sequence_number())
+    """Run a wrapper's call with the hooks of the layer in it; to others it is one call.
+
+    What runs is the outermost wrapper, with and without hooks: it is what the model holds, so
+    what changes a module's class (`parametrize`, lazy modules) has changed it there.
+    """
+    if own.lineup is EMPTY and own.inner is None:
+        return _bare(original, module, outer, thread)
+    call = outer.inside(own, sequence_number())
     thread.stack.append(call)
     if demand.clock:
         thread.clock.freeze()
     try:
-        return _forward(original, layer, own, own.lineup, call, thread)
+        return _forward(original, module, own, own.lineup, call, thread)
     finally:
         if demand.clock:
             thread.clock.thaw()
         thread.stack.pop()
         call.args = call.kwargs = call.out = None
-
-
-def _failed(
-    error: BaseException,
-    lineup: Lineup,
-    begun: tuple[Entry, ...] | None,
-    call: ModuleCall,
-    thread: Thread,
-) -> None:
-    """End a call that raised: a note, and one end for each hook object whose begin ran.
-
-    Args:
-        error: what was raised.
-        lineup: the hooks of the event that ran.
-        begun: the hook objects whose begin ran; None if the begins were not all through.
-        call: the call.
-        thread: the thread's state.
-    """
-    culprit, thread.culprit = thread.culprit, None
-    call.now = thread.clock.now
-    late = culprit is not None and begun is not None
-    if begun is None:
-        pending = begun_before(lineup, culprit) if culprit is not None else ()
-    else:
-        pending = not_ended(begun, lineup, culprit) if culprit is not None else begun
-    note_once(error, f"raised in {call.describe()}, inputs {call.describe_inputs()}", thread)
-    abort(pending, call, error, thread)
-    call.out = None
-    for entry, callback in lineup.always:
-        ran = late and lineup.entries.index(entry) <= lineup.entries.index(culprit)
-        if entry.alive and not ran:
-            try:
-                callback(call)
-            except BaseException as another:  # noqa: BLE001 - the first error wins
-                add_detail(error, f"{entry.name} raised {another!r}")
-    thread.noted = (len(thread.stack), id(error))
 
 
 class _Helpers:

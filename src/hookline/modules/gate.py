@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 from torch import Tensor
 
 from hookline.core.events import blame
-from hookline.errors import HookTypeError, HookValueError
+from hookline.errors import HookTypeError
+from hookline.modules.replace import check_gradient
 from hookline.torch_base.tree import describe
 
 if TYPE_CHECKING:
@@ -55,11 +56,12 @@ def apply_gradient_hooks(
     entries: tuple[Entry, ...], gradient: Tensor, call: ModuleCall, thread: Thread
 ) -> Tensor:
     """Apply the backward value hooks of a call; an error leaves with its note."""
+    notes = thread.notes
     for entry in entries:
         try:
             gradient = _apply(entry, gradient)
         except BaseException as error:
-            blame(error, entry, call, thread)
+            blame(error, entry, call, thread, notes)
             raise
     return gradient
 
@@ -73,10 +75,5 @@ def _apply(entry: Entry, gradient: Tensor) -> Tensor:
     if not isinstance(new, Tensor):
         msg = f"backward hook {entry.name} must return a tensor or None, not {describe(new)}"
         raise HookTypeError(msg)
-    if new.shape != gradient.shape or new.dtype != gradient.dtype or new.device != gradient.device:
-        msg = (
-            f"backward hook {entry.name} returned {describe(new)} on {new.device} in place of "
-            f"{describe(gradient)} on {gradient.device}; shape, dtype and device must stay"
-        )
-        raise HookValueError(msg)
+    check_gradient(new, gradient, f"backward hook {entry.name}")
     return new

@@ -106,7 +106,9 @@ def delete_hook(module: nn.Module, name: str) -> None:
 
     Raises:
         HookNameError: nothing is registered there under the name.
+        HookTypeError: it is no module.
     """
+    check_callable_module(module)
     registry = registry_of(module)
     entry = registry.named().get(name)
     if entry is None:

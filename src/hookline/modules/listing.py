@@ -8,7 +8,7 @@ from torch import nn
 
 from hookline.core.handle import HookHandle
 from hookline.core.phases import Phase
-from hookline.modules.places import table
+from hookline.modules.places import registries_at
 from hookline.modules.targets import check_callable_module
 from hookline.torch_base.paths import paths_in
 
@@ -48,7 +48,7 @@ def hooks_of(model: nn.Module) -> list[Registration]:
     return [
         Registration(paths[0], phase, handle.hook, handle)
         for module_key, paths in _paths(model).items()
-        if (registry := table.get(module_key)) is not None
+        for registry in registries_at(module_key)
         for handle in registry
         for phase in handle.entry.phases
     ]

@@ -6,6 +6,7 @@ module: so copies, pickles and state dicts are what they would be without hooks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
@@ -14,6 +15,7 @@ from torch import nn
 from hookline.core.calls import Key
 from hookline.core.entry import EMPTY, Lineup
 from hookline.core.registry import HookRegistry
+from hookline.core.switch import lock
 from hookline.core.thread import Thread, module_switch
 
 if TYPE_CHECKING:
@@ -27,20 +29,31 @@ everywhere: Final = HookRegistry(module_switch)
 
 
 def _forget(key: Key[nn.Module]) -> None:
-    table.pop(key, None)
+    registry = table.pop(key, None)
+    if registry is not None and not registry.wrapped:
+        registry.clear()  # a handle may outlive the module; it must not keep the engine on
 
 
-def registry_of(module: nn.Module, inner: nn.Module | None = None) -> HookRegistry:
+def registry_of(module: nn.Module, inner: HookRegistry | None = None) -> HookRegistry:
     """The registry of a module, made if need be.
 
     Args:
         module: the module.
-        inner: the layer that it wraps, if it is a wrapper.
+        inner: the registry of the layer that it wraps, if it is a wrapper.
     """
-    registry = table.get(ref(module))
-    if registry is None:
-        registry = table[ref(module, _forget)] = HookRegistry(module_switch, inner)
-    return registry
+    with lock:
+        registry = table.get(ref(module))
+        if registry is None:
+            registry = table[ref(module, _forget)] = HookRegistry(module_switch, inner)
+        return registry
+
+
+def registries_at(key: Key[nn.Module]) -> Iterator[HookRegistry]:
+    """The registry of a module, then those of the layers that it wraps."""
+    registry = table.get(key)
+    while registry is not None:
+        yield registry
+        registry = registry.inner
 
 
 def outer_lineup(thread: Thread) -> Lineup:
@@ -51,8 +64,9 @@ def outer_lineup(thread: Thread) -> Lineup:
 
 def lineup_of(call: ModuleCall, thread: Thread) -> Lineup:
     """The hooks registered for a call now, in order."""
+    if call.wrapped is not None:
+        registry = call.wrapped()
+        return EMPTY if registry is None else registry.lineup
     own = table.get(call.key)
-    if call.wrapped:
-        return EMPTY if own is None else own.lineup
     outer = outer_lineup(thread)
     return outer if own is None else own.behind(outer)

@@ -15,15 +15,15 @@ all gradients before one of them flows on.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from hookline.core.thread import local
 from hookline.torch_base.marks import Role, mark
 from hookline.torch_base.outline import Outline
-from hookline.torch_base.private import node_number, sequence_number
+from hookline.torch_base.private import ALIAS, node_metadata, node_number, sequence_number
 from hookline.torch_base.tree import Tree
 
 if TYPE_CHECKING:
@@ -32,14 +32,16 @@ if TYPE_CHECKING:
 
 def isolate_inputs(call: ModuleCall) -> None:
     """Let the call's gradients of its inputs be seen and replaced."""
-    tree = Tree.of((call.args, call.kwargs))
-    call.inputs_outline = Outline(tree)
+    plain = not call.kwargs and all(type(value) is Tensor for value in call.args)
+    tree = None if plain else Tree.of((call.args, call.kwargs))
+    tensors = call.args if tree is None else tree.tensors
+    call.inputs_outline = Outline.of_positional(len(tensors)) if tree is None else Outline.of(tree)
     grad = torch.is_grad_enabled()
-    outer = [_alias(t) if grad and t.requires_grad else None for t in tree.tensors]
+    outer = [_alias(t) if grad and t.requires_grad else None for t in tensors]
     # From here on nodes are the call's; the outer views come before.
     call.start = sequence_number()
     new: list[Tensor] = []
-    for place, (tensor, view) in enumerate(zip(tree.tensors, outer, strict=True)):
+    for place, (tensor, view) in enumerate(zip(tensors, outer, strict=True)):
         if view is None:
             new.append(tensor)
             continue
@@ -47,7 +49,10 @@ def isolate_inputs(call: ModuleCall) -> None:
         _mark(view, call, Role.INPUT_PASSED, place)
         _mark(inner, call, Role.INPUT_SEEN, place)
         new.append(inner)
-    call.args, call.kwargs = tree.rebuild(new)
+    if tree is None:
+        call.args = tuple(new)
+    else:
+        call.args, call.kwargs = tree.rebuild(new)
 
 
 def isolate_output(call: ModuleCall, out: Any, *, joint: bool) -> tuple[Any, list[Tensor] | None]:
@@ -83,12 +88,12 @@ def mark_outputs(call: ModuleCall, out: Any, passed: list[Tensor] | None) -> Non
         passed: what `isolate_output` gave beside it.
     """
     if isinstance(out, Tensor):
-        call.outputs_outline = _one_tensor()
+        call.outputs_outline = Outline.of_tensors(1)
         if out.requires_grad:
             _mark(out, call, Role.OUTPUT, 0)
         return
     tree = Tree.of(out)
-    call.outputs_outline = Outline(tree)
+    call.outputs_outline = Outline.of(tree)
     seen: set[tuple[int, int]] = set()
     for place, tensor in enumerate(tree.tensors):
         # One tensor that is there twice has one gradient: that of its first place.
@@ -98,11 +103,6 @@ def mark_outputs(call: ModuleCall, out: Any, passed: list[Tensor] | None) -> Non
             if passed is not None:
                 _mark(passed[place], call, Role.OUTPUT_PASSED, place)
             _mark(tensor, call, Role.OUTPUT if passed is None else Role.OUTPUT_SEEN, place)
-
-
-@cache
-def _one_tensor() -> Outline:
-    return Outline(Tree.of((torch.empty(0),)))
 
 
 def _mark(tensor: Tensor, call: ModuleCall, role: Role, place: int) -> None:
@@ -117,4 +117,12 @@ def _is_foreign(tensor: Tensor, call: ModuleCall) -> bool:
 
 
 def _alias(tensor: Tensor) -> Tensor:
-    return tensor.view_as(tensor)
+    thread = local.thread
+    hidden, thread.hidden = thread.hidden, True  # it is no function of the program's
+    try:
+        view = tensor.view_as(tensor)
+    finally:
+        thread.hidden = hidden
+    if view.grad_fn is not None:
+        node_metadata(view.grad_fn)[ALIAS] = True
+    return view

@@ -124,13 +124,17 @@ def _add(
     return registry.add(entry, prepend=prepend)
 
 
-def _registry(module: nn.Module | None, hook: object) -> HookRegistry:
-    """The registry of a module, or of all modules for None, once the hook is seen to be one."""
+def _registry(module: nn.Module, hook: object) -> HookRegistry:
+    """The registry of a module, once the hook is seen to be one."""
     check_hook(hook)
-    if module is None:
-        return everywhere
     check_callable_module(module)
     return registry_of(module)
+
+
+def _everywhere(hook: object) -> HookRegistry:
+    """The registry of all modules, once the hook is seen to be one."""
+    check_hook(hook)
+    return everywhere
 
 
 def register_forward_pre_hook(
@@ -290,7 +294,7 @@ def register_module_forward_pre_hook(
 
     Takes and returns what [register_forward_pre_hook][hookline.register_forward_pre_hook] does.
     """
-    registry = _registry(None, hook)
+    registry = _everywhere(hook)
     callback = _forward_pre(hook, with_kwargs=with_kwargs)
     return _add(registry, Phase.FORWARD_PRE, hook, callback, prepend=prepend)
 
@@ -306,7 +310,7 @@ def register_module_forward_hook(
 
     Takes and returns what [register_forward_hook][hookline.register_forward_hook] does.
     """
-    registry = _registry(None, hook)
+    registry = _everywhere(hook)
     callback = _forward(hook, with_kwargs=with_kwargs)
     return _add(registry, Phase.FORWARD, hook, callback, prepend=prepend, always=always_call)
 
@@ -319,7 +323,7 @@ def register_module_full_backward_pre_hook(
     Takes and returns what
     [register_full_backward_pre_hook][hookline.register_full_backward_pre_hook] does.
     """
-    registry = _registry(None, hook)
+    registry = _everywhere(hook)
     return _add(registry, Phase.BACKWARD_PRE, hook, _backward_pre(hook), prepend=prepend)
 
 
@@ -331,5 +335,5 @@ def register_module_full_backward_hook(
     Takes and returns what
     [register_full_backward_hook][hookline.register_full_backward_hook] does.
     """
-    registry = _registry(None, hook)
+    registry = _everywhere(hook)
     return _add(registry, Phase.BACKWARD, hook, _backward(hook), prepend=prepend)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hookline.core.calls import Inputs
-from hookline.errors import HookTypeError
+from hookline.errors import HookTypeError, HookValueError
 from hookline.torch_base.outline import Misfit, Outline
 from hookline.torch_base.tree import describe
 
@@ -81,8 +81,22 @@ def new_output(call: ModuleCall, value: object, hook: str) -> Any:
     return value
 
 
+def check_gradient(new: Tensor, old: Tensor, hook: str) -> None:
+    """Refuse a gradient that cannot take another's place.
+
+    Raises:
+        HookValueError: if it has another shape, dtype or device.
+    """
+    if new.shape != old.shape or new.dtype != old.dtype or new.device != old.device:
+        msg = (
+            f"{hook} gave {describe(new)} on {new.device} in place of {describe(old)} on "
+            f"{old.device}; shape, dtype and device must stay"
+        )
+        raise HookValueError(msg)
+
+
 def new_gradients(
-    call: ModuleCall, outline: Outline, value: object, hook: str
+    call: ModuleCall, outline: Outline, value: object, hook: str, known: dict[int, Tensor | None]
 ) -> list[Tensor | None]:
     """The gradients, slot by slot, after a hook gave `value` in their place.
 
@@ -91,10 +105,21 @@ def new_gradients(
         outline: the structure in which the hook got them.
         value: the same structure, or a bare tensor where there is exactly one gradient.
         hook: the hook in words, for the error.
+        known: the gradients in whose place they come, by place.
 
     Raises:
         HookTypeError: if `value` has another structure.
+        HookValueError: if a gradient has another shape, dtype or device.
     """
+    new = _read(call, outline, value, hook)
+    for place, gradient in enumerate(new):
+        old = known.get(place)
+        if gradient is not None and old is not None:
+            check_gradient(gradient, old, f"{hook} of {call.describe()}")
+    return new
+
+
+def _read(call: ModuleCall, outline: Outline, value: object, hook: str) -> list[Tensor | None]:
     if isinstance(value, Tensor) and outline.count == 1:
         return [value]
     try:

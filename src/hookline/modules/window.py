@@ -51,21 +51,6 @@ class ModuleWindow(Window):
             call.grad_input = GradInput.of((None,) * count, dict.fromkeys(names))
         return (call,)
 
-    def begin(self, thread: Thread) -> None:
-        """Call the hooks' begins."""
-        self.call.now = thread.clock.now
-        super().begin(thread)
-
-    def end(self, thread: Thread) -> None:
-        """Call the hooks' ends."""
-        self.call.now = thread.clock.now
-        super().end(thread)
-
-    def abort(self, error: BaseException, thread: Thread) -> None:
-        """Tell the hooks whose begin ran that the run raised."""
-        self.call.now = thread.clock.now
-        super().abort(error, thread)
-
     def arrived(self, places: list[int], thread: Thread) -> None:
         """Let the value hooks change the gradients that have arrived."""
         gradients = self.current().gradients

@@ -156,7 +156,7 @@ def with_hooks(layer: Layer) -> tuple[Layer, Hooks]:
         )
         raise HookTypeError(msg)
     twin = _twin_of(layer)
-    return twin, Hooks(registry_of(twin, inner=layer))
+    return twin, Hooks(registry_of(twin, inner=registry_of(layer)))
 
 
 def _is_sharded(layer: nn.Module) -> bool:

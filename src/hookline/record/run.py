@@ -1,4 +1,4 @@
-"""Watching a whole program: hooks on every module in every thread, and their rows."""
+"""Watching a whole program: hooks on every module or function in every thread, and their rows."""
 
 from __future__ import annotations
 
@@ -9,22 +9,30 @@ from typing import Any, Self
 from hookline.core.entry import Callback, Entry
 from hookline.core.handle import HookHandle
 from hookline.core.records import TimeRow
-from hookline.core.scope import entry_of, register_object, remove_object
-from hookline.hooks.timer import TimerHook
-from hookline.modules.hook import ModuleHook
-from hookline.modules.places import everywhere
+from hookline.core.registry import HookRegistry
+from hookline.core.scope import HookObject, entry_of, register_object, remove_object
+from hookline.errors import HookValueError
+from hookline.functions import places as function_places
+from hookline.hooks.timer import FunctionTimerHook, ModuleTimerHook
+from hookline.modules import places as module_places
+
+LEVELS = ("module", "function", "both")
 
 
 class Recorder:
-    """Puts ready-made hooks on all modules in all threads while it is open.
+    """Puts ready-made hooks on everything in all threads while it is open.
 
     A fault in one of them switches that hook off and is kept in `faults`; the program goes on.
 
     Args:
-        time: measure the time of modules.
+        time: measure time.
+        level: of what: `module`, `function` or `both`.
 
     Attributes:
         faults: the faults of hookline's own, as text.
+
+    Raises:
+        HookValueError: the level is unknown.
 
     Example:
         >>> import torch
@@ -34,14 +42,25 @@ class Recorder:
         [('Linear', 'forward')]
     """
 
-    def __init__(self, *, time: bool) -> None:
-        self._timer = TimerHook() if time else None
+    def __init__(self, *, time: bool, level: str = "module") -> None:
+        if level not in LEVELS:
+            msg = f"{level!r} is no level; choose one of {', '.join(LEVELS)}"
+            raise HookValueError(msg)
+        self._timers: list[tuple[ModuleTimerHook | FunctionTimerHook, HookRegistry]] = []
+        if time and level != "function":
+            self._timers.append((ModuleTimerHook(), module_places.everywhere))
+        if time and level != "module":
+            self._timers.append((FunctionTimerHook(), function_places.everywhere))
         self._handles: list[HookHandle] = []
         self.faults: list[str] = []
 
     def __enter__(self) -> Self:
-        if self._timer is not None:
-            self._register(self._timer)
+        try:
+            for hook, registry in self._timers:
+                self._register(hook, registry)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,17 +69,19 @@ class Recorder:
 
     def rows(self) -> list[TimeRow]:
         """What was measured."""
-        return [] if self._timer is None else self._timer.rows()
+        return [row for timer, _ in self._timers for row in timer.rows()]
 
-    def _register(self, hook: ModuleHook) -> None:
+    def _register(self, hook: HookObject, registry: HookRegistry) -> None:
         # The name is reserved, so that it never clashes with one of the program's own.
-        entry = _guarded(entry_of(hook, ModuleHook, f"hookline run: {hook.name}"), self._switch_off)
-        self._handles.append(register_object(everywhere, entry, None))
+        plain = entry_of(hook, hook.level, f"hookline run: {hook.name}")
 
-    def _switch_off(self, entry: Entry) -> None:
-        fault = traceback.format_exc().rstrip()
-        self.faults.append(f"{entry.name} was switched off after a fault:\n{fault}")
-        everywhere.discard(entry)
+        def switch_off(entry: Entry) -> None:
+            fault = traceback.format_exc().rstrip()
+            self.faults.append(f"{entry.name} was switched off after a fault:\n{fault}")
+            registry.discard(entry)
+
+        entry = _guarded(plain, switch_off)
+        self._handles.append(register_object(registry, entry, None))
 
 
 def _guarded(entry: Entry, on_fault: Callable[[Entry], None]) -> Entry:

@@ -26,9 +26,14 @@ from hookline.core.events import note_once
 from hookline.core.thread import Thread
 from hookline.torch_base.marks import Mark
 from hookline.torch_base.patch import Patch, Stand
+from hookline.torch_base.repeats import Repeats
 from hookline.torch_base.stack import acting_run, current_thread, end_lending, lend_to_workers
 from hookline.torch_base.walk import Visit, visits
 from hookline.torch_base.window import Window
+
+Planner = Callable[["Run", list[Visit], dict[Call, Window]], None]
+planners: Final[list[Planner]] = []
+"""What else takes part in runs: may add windows, and marks to the visits of a thread's nodes."""
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -55,10 +60,13 @@ class Run:
 
     Args:
         thread: the thread that called `backward`; its hooks are the ones that are called.
+        outer: the run inside of which it was called.
     """
 
-    def __init__(self, thread: Thread) -> None:
+    def __init__(self, thread: Thread, outer: Run | None) -> None:
         self.thread: Final = thread
+        self.repeats: Final = Repeats() if outer is None else outer.repeats
+        self._notes: Final = thread.notes
         self._tracks: list[list[Window]] = []
         self._handles: list[Any] = []
 
@@ -74,6 +82,8 @@ class Run:
 
     def _plan_thread(self, group: list[Visit]) -> None:
         windows = _windows_of(group, self)
+        for planner in planners:
+            planner(self, group, windows)
         if not windows:
             return
         track: list[Window] = []
@@ -130,7 +140,8 @@ class Run:
         """The run raised: say where, and tell the hooks whose begin ran."""
         open_windows = [window for track in self._tracks for window in track]
         if open_windows:
-            note_once(error, f"in the backward of {open_windows[-1].call.describe()}", self.thread)
+            where = f"in the backward of {open_windows[-1].call.describe()}"
+            note_once(error, where, self.thread, self._notes)
         for track in self._tracks:
             while track:
                 track.pop().abort(error, self.thread)
@@ -202,11 +213,11 @@ def _run(
     inputs: Sequence[Any] | None,
     thread: Thread,
 ) -> tuple[Tensor, ...]:
-    run = Run(thread)
+    run = Run(thread, acting_run(thread))
     outer = lend_to_workers(run)
     thread.runs.append(run)
     thread.backwards += 1
-    thread.noted = None
+    hidden, thread.hidden = thread.hidden, False
     try:
         if demand.backward:
             _frozen(thread, partial(run.plan, outputs, inputs))
@@ -218,6 +229,7 @@ def _run(
     else:
         return result
     finally:
+        thread.hidden = hidden
         thread.runs.pop()
         run.close()
         end_lending(outer)

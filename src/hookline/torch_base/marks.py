@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Final
 from hookline.torch_base.private import MARKS, node_metadata
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
     from torch import Tensor
     from torch.autograd.graph import Node
 
     from hookline.core.calls import Call
+
+    Cut: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class Role(Enum):
@@ -27,6 +32,8 @@ class Role(Enum):
     """It is the gradient of an output: only seen here; all are changed together."""
     OUTPUT_PASSED = auto()
     """The place where jointly changed gradients of outputs flow on."""
+    OUTPUT_PART = auto()
+    """It holds the gradient of an output that is a view of what the node makes: only seen."""
     INPUT_SEEN = auto()
     """It is the call's gradient of an input: seen here."""
     INPUT_PASSED = auto()
@@ -41,20 +48,26 @@ class Mark:
         role: what happens to the gradient.
         place: the tensor's number among the call's outputs or inputs.
         slot: which of the node's gradients is the tensor's.
+        cut: cuts the tensor's part out of the gradient, where it is only a part of it.
     """
 
-    __slots__ = ("call", "place", "role", "slot")
+    __slots__ = ("call", "cut", "place", "role", "slot")
 
-    def __init__(self, call: Call, role: Role, place: int, slot: int) -> None:
+    def __init__(
+        self, call: Call, role: Role, place: int, slot: int, cut: Cut | None = None
+    ) -> None:
         self.call: Final = call
         self.role: Final = role
         self.place: Final = place
         self.slot: Final = slot
+        self.cut: Final = cut
 
 
-def mark(node: Node, tensor: Tensor, call: Call, role: Role, place: int) -> None:
+def mark(
+    node: Node, tensor: Tensor, call: Call, role: Role, place: int, cut: Cut | None = None
+) -> None:
     """Leave a mark on the node that makes a tensor; inner calls come before outer ones."""
-    entry = Mark(call, role, place, tensor.output_nr)
+    entry = Mark(call, role, place, tensor.output_nr, cut)
     metadata = node_metadata(node)
     marks = metadata.get(MARKS)
     if marks is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 from torch import Tensor
@@ -28,17 +29,33 @@ class Outline:
     It holds no tensor, so a call may keep it until its backward.
 
     Args:
-        tree: the value taken apart.
-
-    Attributes:
+        frame: the structure, with slots in it.
         count: the number of slots.
     """
 
     __slots__ = ("_frame", "count")
 
-    def __init__(self, tree: Tree) -> None:
-        self.count: Final = len(tree.tensors)
-        self._frame: Final = tree.mirror([_Slot(place) for place in range(self.count)])
+    def __init__(self, frame: Any, count: int) -> None:
+        self.count: Final = count
+        self._frame: Final = frame
+
+    @classmethod
+    def of(cls, tree: Tree) -> Outline:
+        """The outline of a value taken apart."""
+        count = len(tree.tensors)
+        return cls(tree.mirror(_slots(count)), count)
+
+    @classmethod
+    @cache
+    def of_tensors(cls, count: int) -> Outline:
+        """The outline of a tuple of so many tensors."""
+        return cls(_slots(count), count)
+
+    @classmethod
+    @cache
+    def of_positional(cls, count: int) -> Outline:
+        """The outline of inputs that are so many tensors by position and none by keyword."""
+        return cls((_slots(count), {}), count)
 
     def fill(self, values: Sequence[object]) -> Any:
         """The structure with one value in each slot."""
@@ -55,10 +72,17 @@ class Outline:
         return found
 
 
+def _slots(count: int) -> tuple[_Slot, ...]:
+    return tuple(_Slot(place) for place in range(count))
+
+
 def _fill(frame: Any, values: Sequence[object]) -> Any:
-    if type(frame) is _Slot:
+    cls = type(frame)
+    if cls is _Slot:
         return values[frame.place]
-    rule = rule_of(type(frame))
+    if cls is tuple:  # by far the most frequent container
+        return tuple([_fill(child, values) for child in frame])
+    rule = rule_of(cls)
     if rule is OPAQUE:
         return frame
     return rule.close(frame, [_fill(child, values) for child in rule.children(frame)])

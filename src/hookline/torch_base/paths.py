@@ -8,6 +8,7 @@ gives every module in a root its paths; structure that changes later is walked a
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any, Final
 from weakref import ref
 
@@ -15,6 +16,7 @@ from torch import nn
 
 from hookline.core import calls
 from hookline.core.calls import Key
+from hookline.core.switch import lock
 from hookline.torch_base.private import children_of
 
 MAX_PATHS: Final = 16
@@ -27,16 +29,16 @@ class Root:
     Attributes:
         name: the class name; `Linear#2` for a second root of that class.
         seats: each contained module's paths as in `named_modules()`; `""` is the root itself.
-        passes: how many passes have begun.
+        numbers: of the passes; drawn by all threads.
         version: the structure's version at the last walk.
     """
 
-    __slots__ = ("__weakref__", "_module", "name", "passes", "seats", "version")
+    __slots__ = ("__weakref__", "_module", "name", "numbers", "seats", "version")
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self._module: Key[nn.Module] = ref(module)
         self.name = name
-        self.passes = 0
+        self.numbers = count()
         self.version = -1
         self.seats: dict[Key[nn.Module], tuple[str, ...]] = {}
 
@@ -44,6 +46,10 @@ class Root:
     def module(self) -> nn.Module | None:
         """The root module, or None once it is gone."""
         return self._module()
+
+    def holds(self, key: Key[nn.Module], version: int) -> bool:
+        """Whether a module is known to be in the root, by a walk that is not stale."""
+        return self.version == version and self.module is not None and key in self.seats
 
     def walk(self, version: int) -> None:
         """Find the modules in the root and their paths."""
@@ -88,28 +94,33 @@ class Roots:
     def learn(self, parent: nn.Module, _name: str, child: nn.Module | None) -> None:
         """Remember that a module was put into another (torch's registration hook)."""
         if child is not None:
-            self._parents[ref(child)] = ref(parent)
-            self.version += 1
+            with lock:
+                self._parents[ref(child)] = ref(parent)
+                self.version += 1
 
     def declare(self, model: nn.Module) -> Root:
         """Make a model the root of all that it contains."""
-        known = self._member.get(ref(model))
-        if known is None or known.module is not model:
-            known = Root(model, self._free_name(type(model).__name__))
-            self._names[known.name] = known
-        self._settle(known)
-        return known
+        with lock:
+            known = self._member.get(ref(model))
+            if known is None or known.module is not model:
+                known = Root(model, self._free_name(type(model).__name__))
+                self._names[known.name] = known
+            self._settle(known)
+            return known
 
     def root_of(self, module: nn.Module) -> Root:
         """The root that contains a module; itself, if nothing is known to contain it."""
-        known = self._member.get(ref(module))
-        if known is not None and known.version == self.version and known.module is not None:
+        key = ref(module)
+        known = self._member.get(key)
+        if known is not None and known.holds(key, self.version):
             return known
-        return self.declare(self._topmost(module, known))
+        with lock:
+            return self.declare(self._topmost(module, known))
 
     def refreshed(self, root: Root) -> Root:
         """The root after another walk, for a module that was put in unseen."""
-        self._settle(root)
+        with lock:
+            self._settle(root)
         return root
 
     def _topmost(self, module: nn.Module, known: Root | None) -> nn.Module:

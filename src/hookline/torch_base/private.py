@@ -46,6 +46,25 @@ StopRecomputation: type[BaseException] = _find("utils.checkpoint._StopRecomputat
 """Ends a checkpoint's recomputation early: steering, no error."""
 assert _checkpoint.checkpoint
 
+operator_schemas: Callable[[str], Any] = _find("_C._jit_get_schemas_for_operator")
+all_schemas: Callable[[], Any] = _find("_C._jit_get_all_schemas")
+"""Operators' schemas: tell whether a C function makes or writes a tensor, and give readable names
+to autograd nodes. There is no public list of operators."""
+
+mode_count: Callable[[], int] = _find("_C._len_torch_function_stack")
+mode_at: Callable[[int], Any] = _find("_C._get_function_stack_at")
+push_mode: Callable[[Any], None] = _find("_C._push_on_torch_function_stack")
+pop_mode: Callable[[], Any] = _find("_C._pop_torch_function_stack")
+"""The thread's stack of function modes. The public `with` needs last in, first out, but scopes may
+end in any order and other modes may lie above ours."""
+
+SingleLevelFunction: Any = _find("autograd.function._SingleLevelFunction")
+"""The class below `torch.autograd.Function` whose `apply` sees each call of a custom function, also
+through an `apply` that was bound earlier. Modes do not see custom functions."""
+
+torch_function_off: Callable[[], Any] = _find("_C.DisableTorchFunction")
+"""Our own tensor operations inside a backward are no functions of the program's."""
+
 _find("autograd._engine_run_backward")
 """What every `backward` and `grad` goes through; hookline stands in its place while hooks are
 on. No public call sees the begin, the end and the failure of a run."""
@@ -58,9 +77,23 @@ MARKS = "hookline"
 """The key under which a node's metadata holds the marks of the calls that it belongs to."""
 
 
+ALIAS = "hookline alias"
+"""The key that tells the node of an alias that the engine made: it is no function."""
+
+
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
     """The direct children by name, those under two names twice (`named_children` drops them)."""
     return module._modules  # noqa: SLF001
+
+
+def forward_class(node: Any) -> type | None:
+    """The custom `autograd.Function` that made a node, or None."""
+    return getattr(type(node), "_forward_cls", None)
+
+
+def gradient_count(node: Any) -> int:
+    """How many gradients an autograd node gets."""
+    return len(node._input_metadata)  # noqa: SLF001
 
 
 def node_metadata(node: Any) -> dict[str, Any]:

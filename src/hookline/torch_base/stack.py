@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import Any, Final
 from weakref import ref
 
@@ -82,14 +81,15 @@ def place(call: Call, module: nn.Module, key: Key[nn.Module], thread: Thread) ->
     """
     call.start = private.sequence_number()
     call.thread = thread.number
-    if (thread.runs or thread.worker) and _is_repeat(call, key, thread):
-        return call.running.root.seats.get(key, ("",))
-    running = thread.running if thread.stack else None
-    if running is None:
-        running = _open_pass(module, key, thread)
-    else:
+    if thread.runs or thread.worker:
+        run = acting_run(thread)
+        if run is not None and run.repeats.settle(call, key, thread):
+            return call.running.root.seats.get(key, ("",))
+    if thread.stack:
         above = thread.stack[-1]
-        call.parent = above if isinstance(above, Call) else None
+        if isinstance(above, Call):
+            call.parent = above
+    running = pass_of(module, key, thread)
     paths = running.root.seats.get(key)
     if paths is None:
         running, paths = _elsewhere(running, module, key, thread)
@@ -98,10 +98,23 @@ def place(call: Call, module: nn.Module, key: Key[nn.Module], thread: Thread) ->
     return paths
 
 
-def open_outermost(module: nn.Module, thread: Thread) -> None:
-    """Begin the pass of an outermost call that nobody watches."""
-    thread.noted = None
-    thread.running = None if thread.runs else _open_pass(module, ref(module), thread)
+def pass_of(module: nn.Module, key: Key[nn.Module], thread: Thread) -> Pass:
+    """The pass that runs in a thread; a module that is called outermost opens one."""
+    if not thread.stack:
+        return _open_pass(module, key, thread)
+    running = thread.running
+    if running is None:
+        running = thread.running = _open_pass_of(thread.stack[0], module, key, thread)
+    return running
+
+
+def _open_pass_of(
+    outermost: object, module: nn.Module, key: Key[nn.Module], thread: Thread
+) -> Pass:
+    """The pass that began with an outermost call which nobody watched."""
+    if isinstance(outermost, nn.Module) and not thread.runs:
+        return _open_pass(outermost, ref(outermost), thread, grad=thread.grad)
+    return _open_pass(module, key, thread)
 
 
 def _elsewhere(
@@ -120,10 +133,13 @@ def _elsewhere(
     return other, other.root.seats[key]
 
 
-def _open_pass(module: nn.Module, key: Key[nn.Module], thread: Thread) -> Pass:
+def _open_pass(
+    module: nn.Module, key: Key[nn.Module], thread: Thread, *, grad: bool | None = None
+) -> Pass:
     root = roots.root_of(module)
     top = root.module
-    mode = _mode(top if top is not None else module)
+    grad = torch.is_grad_enabled() if grad is None else grad
+    mode = _mode(top if top is not None else module, grad=grad)
     if top is not module:
         # The root itself is not being called (a training step calls its children): what its
         # children do between two updates is one pass.
@@ -132,16 +148,7 @@ def _open_pass(module: nn.Module, key: Key[nn.Module], thread: Thread) -> Pass:
                 if earlier.mode == mode and _continues(earlier, key, thread):
                     return earlier
                 break
-    opened = Pass(
-        root,
-        number=root.passes,
-        step=steps.count,
-        mode=mode,
-        opener=key,
-        backwards=thread.backwards,
-        thread=thread.number,
-    )
-    root.passes += 1
+    opened = Pass(root, next(root.numbers), steps.count, mode, key, thread.backwards)
     thread.passes.append(opened)
     return opened
 
@@ -152,30 +159,7 @@ def _continues(earlier: Pass, key: Key[nn.Module], thread: Thread) -> bool:
     return torch.is_grad_enabled() or earlier.opener != key
 
 
-def _mode(module: nn.Module) -> str:
+def _mode(module: nn.Module, *, grad: bool) -> str:
     if not module.training:
         return "eval"
-    return "train" if torch.is_grad_enabled() else "no_grad"
-
-
-def _is_repeat(call: Call, key: Key[nn.Module], thread: Thread) -> bool:
-    """Whether a call inside a backward repeats an earlier one, as checkpoints do.
-
-    A checkpoint computes again what ran before the node that runs now; so the call repeats the
-    latest one of its module that began before that node was made.
-    """
-    node = private.current_node()
-    if node is None:
-        return False
-    latest = private.node_number(node) + 1
-    for earlier in reversed(thread.passes):
-        starts = earlier.starts.get(key)
-        place = bisect_right(starts, latest) if starts else 0
-        if place:
-            call.recomputing = True
-            call.running = earlier
-            call.index = place - 1
-            above = thread.stack[-1] if thread.stack else None
-            call.parent = above if isinstance(above, Call) else None
-            return True
-    return False
+    return "train" if grad else "no_grad"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import Node
 
 from hookline.torch_base.private import MARKS, NO_SEQUENCE, node_metadata, node_number
 
@@ -30,7 +30,7 @@ class Visit(NamedTuple):
     thread: int | None
 
 
-def visits(outputs: Iterable[Any], inputs: Iterable[Any] | None) -> list[Visit]:
+def visits(outputs: Iterable[Any], inputs: Sequence[Any] | None) -> list[Visit]:
     """The nodes that a run from `outputs` executes.
 
     Args:
@@ -39,8 +39,7 @@ def visits(outputs: Iterable[Any], inputs: Iterable[Any] | None) -> list[Visit]:
             only nodes on the way to one of them run.
     """
     start = [node for node in map(_node_of, outputs) if node is not None]
-    targets = {_edge_node(each) for each in inputs} if inputs else None
-    wanted = None if targets is None else _leading_to(targets, start)
+    wanted = _leading_to(_Targets(inputs), start) if inputs else None
     found: list[Visit] = []
     seen: set[Node] = set()
     todo: list[tuple[Node, int | None]] = [(node, None) for node in start]
@@ -66,13 +65,23 @@ def _node_of(output: Any) -> Node | None:
     return output.grad_fn if isinstance(output, Tensor) else output.node
 
 
-def _edge_node(target: Any) -> Node | None:
-    if isinstance(target, Tensor):
-        return get_gradient_edge(target).node if target.requires_grad else None
-    return target.node
+class _Targets:
+    """What gradients are asked for: nodes, and leaves by the nodes that accumulate theirs.
+
+    `get_gradient_edge` would find no node for a leaf of another level of `torch.func`.
+    """
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        self._nodes = {_node_of(each) for each in inputs}
+        self._leaves = {id(each) for each in inputs if isinstance(each, Tensor) and each.is_leaf}
+
+    def __contains__(self, node: Any) -> bool:
+        if node_number(node) < NO_SEQUENCE:
+            return node in self._nodes
+        return node in self._nodes or id(node.variable) in self._leaves
 
 
-def _leading_to(targets: set[Node | None], start: Iterable[Node]) -> set[Node]:
+def _leading_to(targets: _Targets, start: Iterable[Node]) -> set[Node]:
     """The nodes from which a target can be reached over at least one edge."""
     leading: set[Node] = set()
     done: set[Node] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from torch import Tensor
@@ -61,7 +62,7 @@ class Window:
         """The hooks that are registered for the call now."""
         raise NotImplementedError
 
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> Sequence[Any]:
         """What the callbacks get."""
         raise NotImplementedError
 
@@ -87,7 +88,9 @@ class Window:
         role = mark.role
         if role is Role.INPUT_SEEN:
             self.inputs[mark.place] = gradient
-        elif role in (Role.OUTPUT, Role.OUTPUT_SEEN):
+        elif role in (Role.OUTPUT, Role.OUTPUT_SEEN, Role.OUTPUT_PART):
+            if mark.cut is not None and gradient is not None:
+                gradient = mark.cut(gradient)
             self.waiting -= role is Role.OUTPUT_SEEN
             if not self.started:
                 self.out[mark.place] = gradient
@@ -107,11 +110,14 @@ class Window:
     def begin(self, thread: Thread) -> None:
         """Call the hooks' begins."""
         self.started = True
+        self.call.now = thread.clock.now
         lineup = self.lineup = self.current()
         try:
-            fire(lineup.backward_pre, self.call, self.arguments(), Phase.BACKWARD_PRE, thread)
+            if lineup.backward_pre:
+                fire(lineup.backward_pre, self.call, self.arguments(), Phase.BACKWARD_PRE, thread)
             self.begun = lineup.paired
-            self.arrived(list(self.out), thread)
+            if lineup.gradients:
+                self.arrived(list(self.out), thread)
         except BaseException as error:
             culprit, thread.culprit = thread.culprit, None
             if culprit in lineup.entries and not self.begun:
@@ -121,12 +127,14 @@ class Window:
     def end(self, thread: Thread) -> None:
         """Call the hooks' ends: of hook objects just those whose begin ran."""
         self.ending = True
+        self.call.now = thread.clock.now
         lineup = self.current()
         pairs = lineup.backward
         if lineup is not self.lineup:
             pairs = ends(pairs, self.begun)
         try:
-            fire(pairs, self.call, self.arguments(), Phase.BACKWARD, thread)
+            if pairs:
+                fire(pairs, self.call, self.arguments(), Phase.BACKWARD, thread)
         except BaseException as error:
             culprit, thread.culprit = thread.culprit, None
             if culprit in lineup.entries:
@@ -138,5 +146,6 @@ class Window:
     def abort(self, error: BaseException, thread: Thread) -> None:
         """The run raised between begin and end."""
         thread.culprit = None
+        self.call.now = thread.clock.now
         abort(self.begun, self.call, error, thread)
         self.settle()

@@ -1,0 +1,123 @@
+"""One call of a function, as hooks see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from torch import Tensor
+
+from hookline.core.calls import Call, Inputs
+from hookline.core.phases import Phase
+from hookline.errors import HookTypeError, HookValueError
+from hookline.torch_base.tree import Tree, describe, tensors
+
+if TYPE_CHECKING:
+    from hookline.functions.node import FunctionNode
+    from hookline.functions.window import FunctionWindow
+
+
+class FunctionCall(Call):
+    """One call of a function: what hooks get, the same object in all four phases.
+
+    Hooks may keep attributes of their own on it. It holds no tensor beyond the event that needs
+    it, unless a hook asked for that with `retain_inputs`.
+
+    Attributes:
+        name: the readable name of the function, such as `linear`, `add` or `getitem`.
+        type: what it is called in tables of types: the name.
+        module_path: the path of the module whose forward called it; None outside any.
+        outputs: the tensors it returned, or wrote into (during `forward_postprocess` only).
+        node: the `FunctionNode` through which it was called, if it was.
+    """
+
+    name: str
+    module_path: str | None = None
+    outputs: tuple[Tensor, ...] | None = None
+    node: FunctionNode | None = None
+    count: int = 0
+    """The number of outputs."""
+    hidden: int = 0
+    """Up to this number, nodes after the call were made by what a hook put in its place."""
+    window: FunctionWindow | None = None
+    arguments: list[Any] | None = None
+    """What the callbacks of the event that runs get; later hooks see what earlier ones replaced."""
+    inputs: tuple[ref[Tensor] | Tensor, ...] = ()
+
+    @property
+    def type(self) -> str:
+        """What kind of call it is: its name."""
+        return self.name
+
+    @property
+    def label(self) -> str:
+        """Its address: `layers.3.self_attn:softmax[0]`; without a module, `softmax[0]`."""
+        call = f"{self.name}[{self.index}]"
+        return call if self.module_path is None else f"{self.module_path}:{call}"
+
+    @property
+    def in_data(self) -> tuple[Tensor | None, ...]:
+        """The input tensors that are still there, in order; None for those that are not."""
+        return tuple([t if isinstance(t, Tensor) else t() for t in self.inputs])
+
+    def replace(self, value: object) -> None:
+        """Change what flows.
+
+        Args:
+            value: at `forward_pre` the inputs: `Inputs`, or as many tensors as `in_data` has; at
+                `forward` the output; at `backward_pre` the gradients of the outputs, as many as
+                `out_grad` has. A bare tensor stands for the only one.
+
+        Raises:
+            HookTypeError: if it does not fit what it replaces.
+            HookValueError: where nothing can be replaced.
+        """
+        if self.phase is Phase.FORWARD_PRE:
+            self._replace_inputs(value)
+        elif self.phase is Phase.FORWARD:
+            if self.out is None:
+                msg = f"{self.describe()} returns nothing that could be replaced"
+                raise HookValueError(msg)
+            self.out = value
+        elif self.phase is Phase.BACKWARD_PRE:
+            assert self.window is not None
+            self.window.replace_out(self._as_many(value, self.count, "gradients of outputs"))
+        else:
+            msg = f"nothing of {self.describe()} can be replaced here"
+            raise HookValueError(msg)
+
+    def _replace_inputs(self, value: object) -> None:
+        if isinstance(value, Inputs):
+            self.args, self.kwargs = value.args, value.kwargs
+        else:
+            tree = Tree.of((self.args, self.kwargs))
+            new = self._as_many(value, len(tree.tensors), "inputs")
+            self.args, self.kwargs = tree.rebuild(new)
+        assert self.arguments is not None
+        self.arguments[1] = tuple(tensors((self.args, self.kwargs)))
+
+    def _as_many(self, value: object, count: int, what: str) -> tuple[Any, ...]:
+        values = tuple(value) if isinstance(value, list | tuple) else (value,)
+        if len(values) != count or not all(isinstance(v, Tensor | None) for v in values):
+            msg = f"{self.describe()} has {count} {what}; {describe(value)} cannot replace them"
+            raise HookTypeError(msg)
+        return values
+
+    def describe(self) -> str:
+        """The call in words, for errors."""
+        repeated = ", recomputing" if self.recomputing else ""
+        return f"function {self.label}{repeated}"
+
+    def describe_inputs(self) -> str:
+        """The shapes of the inputs in words, for errors."""
+        return describe((self.args, self.kwargs))
+
+    def open_window(self, run: Any) -> FunctionWindow:
+        """The call's backward in a run of autograd's engine."""
+        from hookline.functions.window import FunctionWindow
+
+        return FunctionWindow(self, run)
+
+    def __repr__(self) -> str:
+        phase = f" at {self.phase}" if self.phase else ""
+        return f"<FunctionCall {self.label}{phase}>"

@@ -1,0 +1,128 @@
+"""Where functions are seen: one function mode a thread, and `apply` of custom functions.
+
+The mode is on the thread's stack while the thread has function hooks, however many. Torch takes
+it off while it handles a function, so what that calls is hidden; custom functions and
+`FunctionNode`s hide what they call by the thread's `hidden` flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode, redispatch_function
+
+from hookline.core.entry import EMPTY
+from hookline.core.thread import Thread, local
+from hookline.functions.engine import run_function
+from hookline.functions.naming import Class, Kind, classify
+from hookline.functions.places import lineup_of
+from hookline.torch_base import private
+from hookline.torch_base.patch import Patch, Stand
+from hookline.torch_base.stack import current_thread
+
+
+class _Classes(dict[Any, Class]):
+    def __missing__(self, func: Any) -> Class:
+        found = self[func] = classify(func)
+        return found
+
+
+_classes: Final = _Classes()
+
+
+class FunctionMode(TorchFunctionMode):
+    """Sees every function that its thread calls."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return func(*args, **(kwargs or {}))
+        thread = local.thread
+        kind, name = _classes[func]
+        if kind is Kind.PASSED or thread.hidden or thread.busy:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if kind is Kind.RUN:
+            return _during_run(self, func, types, args, kwargs or {}, thread)
+        thread = current_thread()
+        lineup = lineup_of(thread)
+        if lineup is EMPTY or _inside_backward(thread):
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return run_function(func, name, args, kwargs or {}, lineup, thread)
+
+
+def _during_run(
+    mode: FunctionMode,
+    func: Callable[..., Any],
+    types: Sequence[type],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    thread: Thread,
+) -> Any:
+    """Call `backward` or `grad` with the mode on: a checkpoint in it calls functions again."""
+    private.push_mode(mode)
+    thread.hidden = True  # what the call does before the engine runs; a run lifts this
+    try:
+        return redispatch_function(func, types, args, kwargs)
+    finally:
+        thread.hidden = False
+        take_out(mode)
+
+
+def _inside_backward(thread: Thread) -> bool:
+    """Whether a function is part of a backward, so not one of its own.
+
+    Only what a checkpoint repeats is: inside a module that is being called again, or directly
+    inside the node of a reentrant checkpoint.
+    """
+    if not thread.runs and not thread.worker:
+        return False
+    above = thread.stack[-1] if thread.stack else None
+    if getattr(above, "recomputing", False):
+        return False
+    node = private.current_node()
+    return node is None or type(node).__name__ != "CheckpointFunctionBackward"
+
+
+def take_out(mode: FunctionMode) -> None:
+    """Take a mode off this thread's stack, wherever it lies."""
+    above: list[Any] = []
+    while private.mode_count():
+        top = private.pop_mode()
+        if top is mode:
+            break
+        above.append(top)
+    for other in reversed(above):
+        private.push_mode(other)
+
+
+# Custom functions.
+
+
+def _stand_in(stand: Stand) -> Any:
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        plain = stand.bound_to(cls)
+        thread = local.thread
+        if not stand.active or thread.hidden or thread.busy or _is_torchs_own(cls):
+            return plain(*args, **kwargs)
+        thread = current_thread()
+        lineup = lineup_of(thread)
+        if lineup is EMPTY or _inside_backward(thread):
+            return plain(*args, **kwargs)
+        return run_function(plain, cls.__name__, args, kwargs, lineup, thread)
+
+    return classmethod(apply)
+
+
+def _is_torchs_own(cls: type) -> bool:
+    return cls.__module__.startswith("torch.") and cls.__name__ != "CompiledFunction"
+
+
+custom_patch: Final = Patch(private.SingleLevelFunction, "apply", _stand_in)
+"""Makes calls of custom functions known."""

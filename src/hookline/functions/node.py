@@ -1,0 +1,104 @@
+"""A function that can carry hooks of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from hookline.core.entry import EMPTY
+from hookline.core.handle import HookHandle
+from hookline.core.names import hook_name
+from hookline.core.registry import HookRegistry
+from hookline.core.scope import entry_of, register_object, remove_object
+from hookline.core.thread import module_switch
+from hookline.errors import HookNameError, HookTypeError
+from hookline.functions.engine import run_function
+from hookline.functions.hook import FunctionHook
+from hookline.functions.naming import classify
+from hookline.functions.places import lineup_of
+from hookline.torch_base.stack import current_thread
+
+
+class FunctionNode:
+    """A callable as one function, to which hooks can be added.
+
+    Torch functions that it calls belong to it, in forward and in backward: so a Python function
+    of your own, or a compiled one, counts as one function.
+
+    Args:
+        function: any callable on tensors.
+        name: its name; found from the callable by default.
+
+    Example:
+        >>> import torch, hookline
+        >>> class Show(hookline.FunctionHook):
+        ...     def forward_preprocess(self, function, in_data):
+        ...         print("calls", function.name)
+        >>> relu = FunctionNode(torch.relu)
+        >>> relu.add_hook(Show())
+        >>> relu(torch.ones(2))
+        calls relu
+        tensor([1., 1.])
+        >>> relu.delete_hook("Show")
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
+        if not callable(function):
+            msg = f"FunctionNode takes a callable, not {type(function).__name__}: {function!r}"
+            raise HookTypeError(msg)
+        self.function: Final = function
+        self.name: Final = name or _name_of(function)
+        self.registry: Final = HookRegistry(module_switch)
+
+    def add_hook(self, hook: FunctionHook, name: str | None = None) -> None:
+        """Add a hook; it lives on in the backward of calls made meanwhile.
+
+        Args:
+            hook: the hook; its `added(node)` is called.
+            name: the name to register it under; its own by default. A scoped hook of the same
+                name gives way to it here.
+
+        Raises:
+            HookNameError: the name is taken.
+            HookTypeError: it is no `FunctionHook`.
+        """
+        entry = entry_of(hook, FunctionHook, name or getattr(hook, "name", None))
+        if entry.key in self.registry.named():
+            msg = f"Hook {entry.key} already exists"
+            raise HookNameError(msg)
+        register_object(self.registry, entry, self)
+
+    def delete_hook(self, name: str) -> None:
+        """Remove a hook; its `deleted(node)` is called.
+
+        Args:
+            name: the name it was added under.
+
+        Raises:
+            HookNameError: there is none of that name.
+        """
+        entry = self.registry.named().get(name)
+        if entry is None:
+            msg = f"Hook {name} does not exist"
+            raise HookNameError(msg)
+        remove_object(HookHandle(entry, self.registry), self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, with its hooks and the thread's."""
+        thread = current_thread()
+        lineup = lineup_of(thread, self)
+        if lineup is EMPTY or thread.hidden or thread.busy:
+            return self.function(*args, **kwargs)
+        return run_function(self.function, self.name, args, kwargs, lineup, thread, node=self)
+
+    def __repr__(self) -> str:
+        return f"<FunctionNode {self.name}: {len(self.registry)} hook(s)>"
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, type) and getattr(function, "__name__", "") == "apply":
+        return owner.__name__
+    if getattr(function, "__module__", "").startswith("torch") or not hasattr(function, "__code__"):
+        return classify(function).name if hasattr(function, "__name__") else hook_name(function)
+    return function.__name__

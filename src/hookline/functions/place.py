@@ -1,0 +1,95 @@
+"""Whose call is it, for functions: the module that calls it, and its number there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from weakref import ref
+
+import torch
+from torch import nn
+
+from hookline.core.calls import Call, Pass
+from hookline.core.thread import Thread
+from hookline.functions.call import FunctionCall
+from hookline.torch_base.paths import executing_path
+from hookline.torch_base.stack import pass_of, steps
+
+
+class _Outside:
+    """The root of functions that no module calls."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.seats: dict[Any, tuple[str, ...]] = {}
+
+
+_OUTSIDE: Final = _Outside()
+
+
+def place_function(call: FunctionCall, thread: Thread) -> None:
+    """Settle which call this is: module path, pass and index.
+
+    Functions are counted by module path and name in a pass. Inside a module call that a
+    checkpoint repeats, counting starts where it started when the call ran first.
+
+    Args:
+        call: the new call, filled in here.
+        thread: the thread's state.
+    """
+    call.thread = thread.number
+    above: Any = thread.stack[-1] if thread.stack else None
+    if isinstance(above, Call):
+        call.parent = above
+        call.module_path = getattr(above, "path", None)
+        call.running = above.running
+        call.recomputing = above.recomputing
+        call.index = _index_in(above, call.name)
+        return
+    if above is None:
+        call.running = outside(thread)
+        # Only a checkpoint calls functions outside of any module inside a backward run.
+        call.recomputing = bool(thread.runs)
+    else:
+        call.module_path, call.running = _bare_module(above, thread)
+    totals = call.running.totals
+    key = (call.module_path, call.name)
+    call.index = totals.get(key, 0)
+    totals[key] = call.index + 1
+
+
+def _index_in(above: Any, name: str) -> int:
+    """The index of the next call of a function in a module call."""
+    count = above.functions.get(name)
+    if count is None:
+        running, key = above.running, (above.path, name)
+        this_call = (*key, above.index)
+        first = running.totals.get(key, 0)
+        if above.recomputing:
+            first = running.firsts.get(this_call, first)
+        else:
+            running.firsts[this_call] = first
+        count = above.functions[name] = [first, 0]
+    index = count[0] + count[1]
+    count[1] += 1
+    if not above.recomputing:
+        above.running.totals[above.path, name] = index + 1
+    return index
+
+
+def outside(thread: Thread) -> Pass:
+    """The pass of functions that no module calls: up to the next backward or optimizer step."""
+    current = thread.outside
+    if current is None or current.backwards != thread.backwards or current.step != steps.count:
+        number = 0 if current is None else current.number + 1
+        mode = "train" if torch.is_grad_enabled() else "no_grad"
+        current = Pass(_OUTSIDE, number, steps.count, mode, None, thread.backwards)
+        thread.outside = current
+    return current
+
+
+def _bare_module(module: nn.Module, thread: Thread) -> tuple[str, Pass]:
+    """The path and pass of a module that nobody watches."""
+    running = pass_of(module, ref(module), thread)
+    if ref(module) not in running.root.seats:
+        return f"<{type(module).__name__}>", running
+    return executing_path(running.root, module, thread.stack), running

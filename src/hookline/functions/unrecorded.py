@@ -1,0 +1,96 @@
+"""Functions that nobody recorded in forward: each node of the graph stands for one.
+
+With a hook on that runs in the backward, every function of the graph has backward events, also
+if its forward ran outside of any scope (Chainer's rule). They are named after their nodes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+
+from hookline.core.calls import Call
+from hookline.functions.call import FunctionCall
+from hookline.functions.naming import name_of_node
+from hookline.functions.place import outside
+from hookline.functions.places import lineup_of
+from hookline.torch_base.backward import Run, planners
+from hookline.torch_base.marks import Mark, Role
+from hookline.torch_base.private import ALIAS, gradient_count, node_metadata
+from hookline.torch_base.walk import Visit
+from hookline.torch_base.window import Window
+
+
+def add_unrecorded(run: Run, group: list[Visit], windows: dict[Call, Window]) -> None:
+    """Give each node that no recorded function made a function call of its own.
+
+    Args:
+        run: the run.
+        group: the nodes of one thread that will run, in that order; marks are added to them.
+        windows: the calls that take part; the new ones are added.
+    """
+    if not lineup_of(run.thread).watches_backward:
+        return
+    recorded = _Ranges([call for call in windows if isinstance(call, FunctionCall)])
+    modules = _Modules([call for call in windows if not isinstance(call, FunctionCall)])
+    counts: Counter[tuple[str | None, str]] = Counter()
+    for place in reversed(range(len(group))):
+        visit = group[place]
+        if recorded.cover(visit.number) or ALIAS in node_metadata(visit.node):
+            continue
+        call = _call_of(visit, modules.around(visit.number), run, counts)
+        windows[call] = call.open_window(run)
+        marks = [Mark(call, Role.OUTPUT, slot, slot) for slot in range(call.count)]
+        group[place] = visit._replace(marks=[*marks, *visit.marks])
+
+
+def _call_of(
+    visit: Visit, module: Call | None, run: Run, counts: Counter[tuple[str | None, str]]
+) -> FunctionCall:
+    call = FunctionCall()
+    call.name = name_of_node(visit.node)
+    call.start, call.stop = visit.number, visit.number + 1
+    call.count = gradient_count(visit.node)
+    if module is None:
+        call.running = outside(run.thread)
+    else:
+        call.parent, call.running = module, module.running
+        call.module_path = getattr(module, "path", None)
+        call.recomputing = module.recomputing
+    key = (call.module_path, call.name)
+    call.index = counts[key]
+    counts[key] += 1
+    return call
+
+
+class _Ranges:
+    """The numbers of the nodes that recorded functions made."""
+
+    def __init__(self, calls: list[FunctionCall]) -> None:
+        ranges = sorted((call.start, max(call.stop, call.hidden)) for call in calls)
+        self._starts = [start for start, _ in ranges]
+        self._stops = [stop for _, stop in ranges]
+
+    def cover(self, number: int) -> bool:
+        place = bisect_right(self._starts, number) - 1
+        return place >= 0 and number < self._stops[place]
+
+
+class _Modules:
+    """The module calls, asked in ascending order which one is innermost around a node."""
+
+    def __init__(self, calls: list[Call]) -> None:
+        # Taken from the end: by start, and of those that start together the outer ones first.
+        self._coming = list(reversed(calls))
+        self._coming.sort(key=lambda call: call.start, reverse=True)
+        self._open: list[Call] = []
+
+    def around(self, number: int) -> Call | None:
+        while self._coming and self._coming[-1].start <= number:
+            self._open.append(self._coming.pop())
+        while self._open and self._open[-1].stop <= number:
+            self._open.pop()
+        return self._open[-1] if self._open else None
+
+
+planners.append(add_unrecorded)

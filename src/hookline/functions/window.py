@@ -1,0 +1,46 @@
+"""The backward of one function call in one run of autograd's engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hookline.core.entry import Lineup
+from hookline.functions.places import lineup_of
+from hookline.torch_base.window import Window
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hookline.functions.call import FunctionCall
+
+
+class FunctionWindow(Window):
+    """Fires the backward events of a function call."""
+
+    __slots__ = ()
+    call: FunctionCall  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def current(self) -> Lineup:
+        """The thread's function hooks now, then the function's own."""
+        return lineup_of(self.run.thread, self.call.node)
+
+    def arguments(self) -> list[Any]:
+        """What the callbacks get: the call, its inputs, the gradients of its outputs."""
+        call = self.call
+        call.window = self
+        call.arguments = [call, call.in_data, self._out_grad()]
+        return call.arguments
+
+    def _out_grad(self) -> tuple[Tensor | None, ...]:
+        return tuple([self.out.get(place) for place in range(self.call.count)])
+
+    def settle(self) -> None:
+        """Drop the gradients: the call outlives the run."""
+        self.call.window = self.call.arguments = None
+        self.out.clear()
+
+    def replace_out(self, gradients: tuple[Tensor | None, ...]) -> None:
+        """Let other gradients of the outputs flow on."""
+        self.out.update(enumerate(gradients))
+        if self.call.arguments is not None:
+            self.call.arguments[2] = self._out_grad()

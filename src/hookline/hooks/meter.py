@@ -1,0 +1,151 @@
+"""How timers measure: calls that nest, in any number of threads, at both levels alike."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hookline.core.clock import Clock
+from hookline.core.records import TimeRow
+from hookline.core.thread import local
+from hookline.hooks.series import Series
+
+
+class Measured(NamedTuple):
+    """What a series of durations is of; the fields are those of `TimeRow`."""
+
+    root: str
+    path: str | None
+    type: str
+    level: str
+    mode: str
+    direction: str
+    name: str
+    clock: str
+
+
+class _Frame:
+    """A call that is being measured; `start` and `stop` are nanoseconds or device events."""
+
+    __slots__ = ("around", "call", "inside", "label", "start", "stop", "what")
+
+    def __init__(self, call: Any, label: str, what: Measured, start: Any) -> None:
+        self.call = call
+        self.label = label
+        self.what = what
+        self.start = start
+        self.stop: Any = None
+        self.inside = 0
+        self.around: _Frame | None = None
+
+
+class TimeMeter:
+    """Measures calls.
+
+    Each thread has a stack of the calls that run; a call's own time is its time less that of the
+    calls inside it, whatever their direction: a forward that a checkpoint repeats inside a
+    backward is not the backward's own. A thread is known by its clock, since the threads in
+    which autograd works share that of the one which called `backward`.
+
+    On a device, work goes on after the call has returned. There events are recorded at begin and
+    end, and read when they are through, without waiting for them while the program runs.
+
+    Args:
+        history: how many of the latest calls `history` keeps.
+        new_event: makes a device event; None gives the thread's own clock.
+    """
+
+    def __init__(self, history: int, new_event: Callable[[], Any] | None = None) -> None:
+        self.history: deque[tuple[str, float]] = deque(maxlen=history)
+        self.series: dict[Measured, Series] = {}
+        self.outermost = 0
+        self.clock = "host" if new_event is None else "device"
+        self._new_event = new_event
+        self._pending: deque[_Frame] = deque()
+        self._lock = threading.Lock()
+        self._stacks: dict[Clock, list[_Frame]] = {}
+
+    def begin(self, call: Any, label: str, what: Measured) -> None:
+        """A call begins now."""
+        stack = self._stacks.setdefault(local.thread.clock, [])
+        frame = _Frame(call, label, what, self._reading(call))
+        frame.around = stack[-1] if stack else None
+        stack.append(frame)
+
+    def end(self, call: Any) -> None:
+        """A call ends now, well or not."""
+        clock = local.thread.clock
+        stack = self._stacks.get(clock, [])
+        place = len(stack) - 1
+        while place >= 0 and stack[place].call is not call:
+            place -= 1  # devices that work at once end their calls in any order
+        if place < 0:
+            return
+        frame = stack.pop(place)
+        frame.call, frame.stop = None, self._reading(call)
+        if not stack:
+            del self._stacks[clock]
+        with self._lock:
+            if self._new_event is None:
+                self._add(frame, frame.stop - frame.start)
+            else:
+                self._pending.append(frame)
+                self._read_pending(wait=False)
+
+    def _reading(self, call: Any) -> Any:
+        if self._new_event is None:
+            return call.now
+        event = self._new_event()
+        event.record()
+        return event
+
+    def _read_pending(self, *, wait: bool) -> None:
+        # In the order in which calls ended, so those inside come before those around them.
+        while self._pending and (wait or self._pending[0].stop.query()):
+            frame = self._pending.popleft()
+            frame.stop.synchronize()
+            self._add(frame, round(frame.start.elapsed_time(frame.stop) * 1e6))
+
+    def _add(self, frame: _Frame, duration: int) -> None:
+        if frame.around is None:
+            self.outermost += duration
+        else:
+            frame.around.inside += duration
+        series = self.series.get(frame.what)
+        if series is None:
+            series = self.series[frame.what] = Series()
+        series.add(duration, frame.inside)
+        self.history.append((frame.label, duration / 1e9))
+
+    def settle(self) -> None:
+        """Read what is still pending; waits for the device."""
+        with self._lock:
+            self._read_pending(wait=True)
+
+    def rows(self) -> list[TimeRow]:
+        """What was measured so far."""
+        self.settle()
+        with self._lock:
+            return [_row(what, series) for what, series in self.series.items()]
+
+    def reset(self) -> None:
+        """Forget what was measured; calls that run are not disturbed."""
+        with self._lock:
+            self._pending.clear()
+            self.series.clear()
+            self.history.clear()
+            self.outermost = 0
+
+
+def _row(what: Measured, series: Series) -> TimeRow:
+    return TimeRow(
+        **what._asdict(),
+        calls=series.count,
+        self_time=series.self_total / 1e9,
+        total_time=series.total / 1e9,
+        minimum=series.minimum / 1e9,
+        median=series.median / 1e9,
+        maximum=series.maximum / 1e9,
+    )

@@ -1,0 +1,136 @@
+"""Named ranges, so that a profile shows modules and functions by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hookline.errors import HookValueError
+from hookline.functions.hook import FunctionHook
+from hookline.modules.hook import ModuleHook
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hookline.functions.call import FunctionCall
+    from hookline.modules.call import ModuleCall
+
+
+class Ranges:
+    """What the range hooks of both levels have in common."""
+
+    def __init__(self, *, nvtx: bool = False) -> None:
+        if nvtx and not torch.cuda.is_available():
+            msg = "nvtx=True needs a CUDA device, and there is none; torch.profiler needs none"
+            raise HookValueError(msg)
+        self._nvtx = nvtx
+        self._open: dict[Any, Callable[[], object]] = {}
+
+    def _begin(self, call: Any, direction: str) -> None:
+        name = f"{call.label}.{direction}"
+        if self._nvtx:
+            torch.cuda.nvtx.range_push(name)
+            self._open[call] = torch.cuda.nvtx.range_pop
+        else:
+            profiled = torch.profiler.record_function(name)
+            profiled.__enter__()
+            self._open[call] = lambda: profiled.__exit__(None, None, None)
+
+    def _end(self, call: Any) -> None:
+        close = self._open.pop(call, None)
+        if close is not None:
+            close()
+
+
+class ModuleRangeHook(Ranges, ModuleHook):
+    """Marks the forward and backward of each module as a range for profilers.
+
+    Ranges are called `path.forward` and `path.backward`; the root goes by its class name.
+
+    Args:
+        nvtx: mark NVTX ranges (Nsight) in place of those of `torch.profiler`.
+
+    Raises:
+        HookValueError: NVTX was asked for and there is no CUDA device.
+
+    Example:
+        >>> import torch
+        >>> from hookline.module_hooks import RangeHook
+        >>> with torch.profiler.profile() as profile, RangeHook():
+        ...     _ = torch.nn.ReLU()(torch.ones(2))
+        >>> "ReLU.forward" in {event.key for event in profile.key_averages()}
+        True
+    """
+
+    name = "RangeHook"
+
+    def forward_preprocess(self, call: ModuleCall) -> None:
+        """Open the forward's range."""
+        self._begin(call, "forward")
+
+    def forward_postprocess(self, call: ModuleCall) -> None:
+        """Close the forward's range."""
+        self._end(call)
+
+    def backward_preprocess(self, call: ModuleCall) -> None:
+        """Open the backward's range."""
+        self._begin(call, "backward")
+
+    def backward_postprocess(self, call: ModuleCall) -> None:
+        """Close the backward's range."""
+        self._end(call)
+
+    def aborted(self, call: ModuleCall, exception: BaseException) -> None:
+        """Close the range of a call that raised."""
+        self._end(call)
+
+
+class FunctionRangeHook(Ranges, FunctionHook):
+    """Marks the forward and backward of each function as a range for profilers.
+
+    Ranges are called by a function's address, such as `layers.3:softmax[0].backward`.
+
+    Args:
+        nvtx: mark NVTX ranges (Nsight) in place of those of `torch.profiler`.
+
+    Raises:
+        HookValueError: NVTX was asked for and there is no CUDA device.
+    """
+
+    name = "RangeHook"
+
+    def forward_preprocess(
+        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
+    ) -> None:
+        """Open the forward's range."""
+        self._begin(function, "forward")
+
+    def forward_postprocess(
+        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
+    ) -> None:
+        """Close the forward's range."""
+        self._end(function)
+
+    def backward_preprocess(
+        self,
+        function: FunctionCall,
+        in_data: tuple[Tensor | None, ...],
+        out_grad: tuple[Tensor | None, ...],
+    ) -> None:
+        """Open the backward's range."""
+        self._begin(function, "backward")
+
+    def backward_postprocess(
+        self,
+        function: FunctionCall,
+        in_data: tuple[Tensor | None, ...],
+        out_grad: tuple[Tensor | None, ...],
+    ) -> None:
+        """Close the backward's range."""
+        self._end(function)
+
+    def aborted(self, call: FunctionCall, exception: BaseException) -> None:
+        """Close the range of a call that raised."""
+        self._end(call)
