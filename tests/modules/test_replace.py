@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hookline.core.calls import Inputs
-from hookline.errors import HookTypeError
+from hookline.errors import HookTypeError, HookValueError
 from hookline.modules.call import ModuleCall
 from hookline.modules.replace import (
     GradInput,
@@ -143,8 +143,10 @@ def test_a_plain_value_may_replace_an_output_that_is_no_tensor(value):
 
 
 def gradients_for(structure, value):
-    """What flows on when a hook that got gradients like `structure` gives `value`."""
-    return new_gradients(call_with(X), Outline.of(Tree.of(structure)), value, "backward hook scale")
+    """What flows on when a hook that got the gradients in `structure` gives `value`."""
+    tree = Tree.of(structure)
+    known = dict(enumerate(tree.tensors))
+    return new_gradients(call_with(X), Outline.of(tree), value, "backward hook scale", known)
 
 
 def same(found, expected):
@@ -196,6 +198,32 @@ def test_p5_another_structure_is_refused(structure, value):
 
     assert "backward hook scale of encoder.0 (Linear), call 2" in str(caught.value)
     assert "give the structure that the hook got" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (Y[:1], "float32[1, 3]"),
+        (Y.double(), "float64[2, 3]"),
+        (Y.to("meta"), "on meta"),
+    ],
+)
+def test_p5_a_gradient_of_another_shape_dtype_or_device_is_refused(value, named):
+    """Rather than summed, cast, or an error from inside autograd."""
+    with pytest.raises(HookValueError) as caught:
+        gradients_for((X, X), (Y, value))
+
+    assert named in str(caught.value)
+    assert "backward hook scale of encoder.0 (Linear), call 2" in str(caught.value)
+
+
+def test_p5_a_gradient_may_stand_where_there_was_none():
+    """Nothing is known of its shape there."""
+    outline = Outline.of(Tree.of((X, X)))
+
+    found = new_gradients(call_with(X), outline, (X, MASK), "hook", {0: Y, 1: None})
+
+    assert same(found, [X, MASK])
 
 
 def test_grad_input_is_a_tuple_with_the_keywords_beside():

@@ -1,6 +1,7 @@
 """Roots of modules, and the names of modules in them."""
 
 import copy
+import sys
 import threading
 from typing import NamedTuple
 from weakref import ref
@@ -344,23 +345,54 @@ def test_r5_roots_keep_no_module_alive():
     assert [key() for key in gone] == [None, None]
 
 
+@pytest.fixture
+def frequent_switches():
+    """Lets threads interrupt each other as often as can be."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("frequent_switches")
 def test_r11_one_root_for_all_threads():
     """Threads that meet a model at the same time agree on its root."""
-    for _ in range(20):
+    for _ in range(50):
         known = Roots()
-        model = make("Met", {f"l{i}": nn.Linear(1, 1) for i in range(8)})
+        model = make("Met", {f"l{i}": nn.Identity() for i in range(20)})
         barrier = threading.Barrier(4)
         found = []
 
-        def meet(child, known=known, barrier=barrier, found=found):
+        def meet(known=known, model=model, barrier=barrier, found=found):
             barrier.wait()
-            found.append(known.root_of(child))
+            found.append(known.root_of(model))
 
-        children = [model, model, model, model]
-        run_all([threading.Thread(target=meet, args=(child,)) for child in children])
+        run_all([threading.Thread(target=meet) for _ in range(4)])
 
         assert [root.name for root in found] == ["Met"] * 4
         assert len(set(map(id, found))) == 1
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_r11_models_may_be_built_while_others_are_called():
+    """What is known of roots may change in one thread while another one looks for its root."""
+    known, errors = Roots(), []
+    kept = [make("Kept") for _ in range(50)]
+
+    def build():
+        for number in range(300):
+            known.learn(kept[number % 50], "child", nn.Identity())
+
+    def call():
+        try:
+            for number in range(300):
+                known.declare(make("Other" if number % 2 else "Another"))
+        except RuntimeError as error:  # a dict that changed while it was walked through
+            errors.append(error)
+
+    run_all([threading.Thread(target=target) for target in (build, call, call)])
+
+    assert not errors
 
 
 def run_all(threads):

@@ -370,6 +370,20 @@ def test_r8_accumulated_gradients_make_a_pass_for_each_backward(step):
     ]
 
 
+def test_r8_an_update_ends_a_pass(step):
+    """After an optimizer step the next call of a child begins a pass, whether a backward ran."""
+    with Calls() as calls:
+        model = Lightning()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model.training_step(X)
+            optimizer.step()
+
+    assert [(row.pass_number, row.step - step) for row in calls.rows] == (
+        [(0, 0)] * len(LIGHTNING) + [(1, 1)] * len(LIGHTNING)
+    )
+
+
 def test_r8_evaluation_between_training_steps(step):
     """Evaluation batches are passes of their own, and do not disturb those of training."""
     with Calls() as calls:

@@ -97,7 +97,8 @@ def parts(value):
         return list(value.values())
     if isinstance(value, (Frozen, OwnInit)):
         return [value.logits, value.extra]
-    return list(value) if isinstance(value, (list, tuple)) else []
+    sized = isinstance(value, torch.Size)  # a size is a value, not a container
+    return list(value) if isinstance(value, (list, tuple)) and not sized else []
 
 
 def naive_tensors(value):
@@ -111,7 +112,9 @@ def other_parts(value):
     """What is neither a tensor nor a container, by plain recursion."""
     if isinstance(value, Tensor):
         return []
-    if isinstance(value, (dict, UserDict, list, tuple, Frozen, OwnInit)):
+    if isinstance(value, (dict, UserDict, list, tuple, Frozen, OwnInit)) and not isinstance(
+        value, torch.Size
+    ):
         return [found for part in parts(value) for found in other_parts(part)]
     return [value]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from hookline.core.phases import Phase
 from hookline.errors import HookTypeError
@@ -119,6 +119,9 @@ class Call:
         start, stop: the autograd nodes that the call made have sequence numbers in this range.
     """
 
+    window_type: ClassVar[Any]
+    """What stands for such a call's backward in a run of autograd's engine."""
+
     index: int = 0
     recomputing: bool = False
     repeats: int = 0
@@ -160,9 +163,6 @@ class Call:
         """The call in words, for errors."""
         raise NotImplementedError
 
-    def open_window(self, run: Any) -> Any:
-        """The call's backward in a run of autograd's engine."""
-        raise NotImplementedError
 
 
 Key = weakref.ref

@@ -126,6 +126,7 @@ def _call_always(lineup: Lineup, culprit: Entry | None, call: Any, error: BaseEx
                 callback(call)
             except BaseException as another:  # noqa: BLE001 - the first error wins
                 add_detail(error, f"{entry.name} raised {another!r}")
+            call.out = None  # what it returned goes nowhere
 
 
 def begun_before(lineup: Lineup, culprit: Entry | None) -> tuple[Entry, ...]:

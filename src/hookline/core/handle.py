@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from hookline.core.travel import StaysHere
+
 if TYPE_CHECKING:
     from hookline.core.entry import Entry
     from hookline.core.registry import HookRegistry
 
 
-class HookHandle:
+class HookHandle(StaysHere):
     """Undoes one registration.
 
     Works as a context manager, and also after the module is gone.

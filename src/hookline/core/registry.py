@@ -8,10 +8,11 @@ from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
 from hookline.core.handle import HookHandle
 from hookline.core.switch import Switch, lock
+from hookline.core.travel import StaysHere
 from hookline.errors import HookNameError
 
 
-class HookRegistry:
+class HookRegistry(StaysHere):
     """The hooks of one place, in order: a module, a function, a thread, or all modules.
 
     May be changed from any thread at any time. Each change prepares a new `lineup`; an event

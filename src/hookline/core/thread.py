@@ -117,7 +117,8 @@ class Thread:
     ) -> None:
         # A fork drops the other threads in the child, where they are no concern of anybody.
         if self.works_for is None and self.process == getpid():
-            left = [e.name for r in (self.modules, self.functions) for e in r.lineup.entries]
+            entries = (*self.modules.lineup.entries, *self.functions.lineup.entries)
+            left = [entry.name for entry in entries if entry.hook is not None]  # not the tracker
             if left:
                 msg = f"a thread ended inside of `with` for {', '.join(left)}; they are removed"
                 warn(msg, ResourceWarning)

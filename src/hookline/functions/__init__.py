@@ -2,3 +2,4 @@
 
 # Whatever of this package is imported, its part in backward runs is connected.
 from hookline.functions import unrecorded as unrecorded
+from hookline.functions import window as window

@@ -112,12 +112,6 @@ class FunctionCall(Call):
         """The shapes of the inputs in words, for errors."""
         return describe((self.args, self.kwargs))
 
-    def open_window(self, run: Any) -> FunctionWindow:
-        """The call's backward in a run of autograd's engine."""
-        from hookline.functions.window import FunctionWindow
-
-        return FunctionWindow(self, run)
-
     def __repr__(self) -> str:
         phase = f" at {self.phase}" if self.phase else ""
         return f"<FunctionCall {self.label}{phase}>"

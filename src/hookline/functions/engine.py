@@ -15,8 +15,8 @@ from hookline.core.thread import Thread
 from hookline.functions.call import FunctionCall
 from hookline.functions.place import place_function
 from hookline.functions.places import lineup_of
-from hookline.functions.record import mark_function
-from hookline.torch_base import private
+from hookline.functions.record import mark_outputs, note_outputs
+from hookline.torch_base.private import sequence_number
 from hookline.torch_base.tree import tensors
 
 if TYPE_CHECKING:
@@ -46,37 +46,49 @@ def run_function(
     timed = demand.clock
     if timed:
         thread.clock.freeze()
+    call = FunctionCall()
+    call.name, call.args, call.kwargs = name, args, kwargs
+    if node is not None:
+        call.node = node
     try:
-        call = FunctionCall()
-        call.name, call.args, call.kwargs, call.node = name, args, kwargs, node
         place_function(call, thread)
-        try:
-            return _forward(func, call, lineup, thread)
-        finally:
-            call.args = call.kwargs = call.out = call.outputs = call.arguments = None
+        return _forward(func, call, lineup, thread, timed)
     finally:
+        call.args = call.kwargs = call.out = call.outputs = call.arguments = None
         if timed:
             thread.clock.thaw()
 
 
-def _forward(func: Callable[..., Any], call: FunctionCall, lineup: Lineup, thread: Thread) -> Any:
+def _forward(
+    func: Callable[..., Any], call: FunctionCall, lineup: Lineup, thread: Thread, timed: int
+) -> Any:
     begun: tuple[Entry, ...] | None = None
     call.notes = thread.notes
     try:
         call.now = thread.clock.now
-        in_data = tuple(_inputs(call.args, call.kwargs))
-        call.arguments = [call, in_data]
+        arguments = call.arguments = [call, _inputs(call.args, call.kwargs)]
         if lineup.forward_pre:
-            fire(lineup.forward_pre, call, call.arguments, Phase.FORWARD_PRE, thread)
+            fire(lineup.forward_pre, call, arguments, Phase.FORWARD_PRE, thread)
         begun = lineup.paired
-        call.out = _run(func, call, thread)
+        thread.hidden = True
+        call.start = sequence_number()
+        if timed:
+            thread.clock.thaw()
+        try:
+            call.out = func(*call.args, **call.kwargs)
+        finally:
+            if timed:
+                thread.clock.freeze()
+            thread.hidden = False
         call.now = thread.clock.now
-        mark_function(call, call.arguments[1], lineup)
+        note_outputs(call)
+        if lineup.watches_backward:
+            mark_outputs(call, arguments[1], keep=lineup.retains)
         before, lineup = lineup, lineup_of(thread, call.node)
         pairs = lineup.forward if lineup is before else ends(lineup.forward, begun)
         if pairs:
-            fire(pairs, call, call.arguments, Phase.FORWARD, thread)
-        call.hidden = private.sequence_number()
+            fire(pairs, call, arguments, Phase.FORWARD, thread)
+        call.hidden = sequence_number()
     except BaseException as error:
         fail(error, lineup, begun, call, thread)
         raise
@@ -84,27 +96,13 @@ def _forward(func: Callable[..., Any], call: FunctionCall, lineup: Lineup, threa
         return call.out
 
 
-def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
     if kwargs:
-        return tensors((args, kwargs))
+        return tuple(tensors((args, kwargs)))
     found: list[Tensor] = []
     for value in args:
         if isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, list | tuple | dict):
             found.extend(tensors(value))
-    return found
-
-
-def _run(func: Callable[..., Any], call: FunctionCall, thread: Thread) -> Any:
-    timed = demand.clock
-    thread.hidden = True
-    if timed:
-        thread.clock.thaw()
-    call.start = private.sequence_number()
-    try:
-        return func(*call.args, **call.kwargs)
-    finally:
-        if timed:
-            thread.clock.freeze()
-        thread.hidden = False
+    return tuple(found)

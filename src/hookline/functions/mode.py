@@ -92,14 +92,10 @@ def _inside_backward(thread: Thread) -> bool:
 
 def take_out(mode: FunctionMode) -> None:
     """Take a mode off this thread's stack, wherever it lies."""
-    above: list[Any] = []
-    while private.mode_count():
-        top = private.pop_mode()
-        if top is mode:
-            break
-        above.append(top)
-    for other in reversed(above):
-        private.push_mode(other)
+    modes = [private.pop_mode() for _ in range(private.mode_count())]
+    for other in reversed(modes):
+        if other is not mode:
+            private.push_mode(other)
 
 
 # Custom functions.

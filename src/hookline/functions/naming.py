@@ -55,14 +55,15 @@ _NO_FUNCTION: Final = frozenset(
     """
     __array__ __array_wrap__ __bool__ __complex__ __contains__ __deepcopy__ __delattr__ __dir__
     __dlpack__ __dlpack_device__ __float__ __format__ __getstate__ __hash__ __index__ __int__
-    __iter__ __len__ __reduce__ __reduce_ex__ __repr__ __setstate__ _is_view _is_zerotensor
-    _make_subclass _make_wrapper_subclass _record_function_enter _record_function_enter_new
-    _record_function_exit _set_grad_enabled _set_view_replay_enabled _typed_storage array_wrap
-    as_subclass broadcast_shapes can_cast data_ptr dim dim_order element_size get_default_dtype
-    get_device has_names is_contiguous is_shared item len module_load names ndimension nelement
-    numel numpy record_stream refine_names register_hook register_post_accumulate_grad_hook
-    requires_grad_ result_type retain_grad set_printoptions share_memory_ size storage
-    storage_offset storage_type stride tolist type typed_storage untyped_storage
+    __iter__ __len__ __long__ __nonzero__ __reduce__ __reduce_ex__ __repr__ __setstate__ _is_view
+    _is_zerotensor _make_subclass _make_wrapper_subclass _record_function_enter
+    _record_function_enter_new _record_function_exit _set_grad_enabled _set_view_replay_enabled
+    _typed_storage array_wrap as_subclass broadcast_shapes can_cast const_data_ptr data_ptr dim
+    dim_order element_size get_default_dtype get_device has_names is_contiguous is_shared item len
+    module_load names ndimension nelement numel numpy record_stream refine_names register_hook
+    register_post_accumulate_grad_hook requires_grad_ result_type retain_grad set_printoptions
+    share_memory_ size storage storage_offset storage_type stride tolist type typed_storage
+    untyped_storage
     """.split()  # noqa: SIM905
 )
 _QUESTIONS: Final = ("is_", "_is_", "_has_")
@@ -105,7 +106,9 @@ def classify(func: Any) -> Class:
     readable = ALIASES.get(name, name)
     if name in _NO_FUNCTION or name.startswith(_QUESTIONS):
         return Class(Kind.PASSED, readable)
-    schemas = () if isinstance(func, types.FunctionType) else operator_schemas(f"aten::{name}")
+    # An operator such as `aten::__getitem__` is that of TorchScript's lists and texts.
+    without = isinstance(func, types.FunctionType) or name.startswith("__")
+    schemas = () if without else operator_schemas(f"aten::{name}")
     return Class(_by_schemas(schemas) if schemas else Kind.FUNCTION, readable)
 
 

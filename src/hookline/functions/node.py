@@ -91,6 +91,9 @@ class FunctionNode:
             return self.function(*args, **kwargs)
         return run_function(self.function, self.name, args, kwargs, lineup, thread, node=self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FunctionNode, (self.function, self.name)  # hooks do not travel
+
     def __repr__(self) -> str:
         return f"<FunctionNode {self.name}: {len(self.registry)} hook(s)>"
 

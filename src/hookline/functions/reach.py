@@ -27,8 +27,13 @@ _custom_switch.connect(custom_patch.install, custom_patch.uninstall)
 
 def scoped(thread: Thread) -> HookRegistry:
     """The registry of a thread's function hooks, connected to the thread's function mode."""
-    # Weak, since a thread that ends with an open scope is cleaned up by being dropped.
-    thread.functions.switch.connect(partial(_on, ref(thread)), partial(_off, ref(thread)))
+    if not thread.functions.switch:
+        # Weak, since a thread that ends with an open scope is cleaned up by being dropped.
+        thread_ref = ref(thread, _custom_switch.release)
+        thread.functions.switch.connect(partial(_on, thread_ref), partial(_off, thread_ref))
+        if thread.mode is not None:
+            # Torch puts a mode back after the function in which its last hook was removed.
+            take_out(thread.mode)
     return thread.functions
 
 
@@ -41,7 +46,7 @@ def _on(thread_ref: ref[Thread]) -> None:
     if not any(private.mode_at(i) is thread.mode for i in range(private.mode_count())):
         private.push_mode(thread.mode)
     try:
-        _custom_switch.hold(thread)
+        _custom_switch.hold(thread_ref)
         # An entry without callbacks: module calls become known, and no hook is called for them.
         thread.tracker = thread.modules.add(Entry(None, {}, name="function hooks"))
     except BaseException:
@@ -50,13 +55,13 @@ def _on(thread_ref: ref[Thread]) -> None:
 
 
 def _off(thread_ref: ref[Thread]) -> None:
-    """The thread has no function hooks any more."""
+    """The thread has no function hooks any more, or is gone."""
+    _custom_switch.release(thread_ref)
     thread = thread_ref()
     if thread is None:
         return
     if thread is local.thread:
         take_out(thread.mode)
-    _custom_switch.release(thread)
     if thread.tracker is not None:
         thread.tracker.remove()
         thread.tracker = None

@@ -8,7 +8,6 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from hookline.core.entry import Lineup
 from hookline.functions.call import FunctionCall
 from hookline.functions.naming import writes
 from hookline.torch_base.marks import Role, mark
@@ -16,42 +15,45 @@ from hookline.torch_base.private import node_number, sequence_number, torch_func
 from hookline.torch_base.tree import tensors
 
 
-def mark_function(call: FunctionCall, in_data: Sequence[Tensor], lineup: Lineup) -> None:
-    """Note the outputs of a call that has run, and mark the nodes that make them.
+def note_outputs(call: FunctionCall) -> None:
+    """Note what a call that has run returned, or what one that only writes wrote into."""
+    out = call.out
+    if isinstance(out, Tensor):
+        call.outputs = (out,)
+        return
+    if out is None:
+        out = call.kwargs.get("out")
+        if out is None and call.args and writes(call.name):
+            out = call.args[0]
+    call.outputs = tuple(tensors(out))
+
+
+def mark_outputs(call: FunctionCall, in_data: Sequence[Tensor], *, keep: bool) -> None:
+    """Mark the nodes that make a call's outputs, so that its backward is seen.
 
     Args:
-        call: the call; its `out` is set.
+        call: the call; its outputs are noted.
         in_data: its input tensors.
-        lineup: its hooks.
+        keep: whether a hook wants them kept for the backward.
     """
-    outputs = call.outputs = tuple(_outputs(call))
+    outputs = call.outputs or ()
     call.count = len(outputs)
     # Views make their nodes when they are asked for, so ask before the range is closed.
     nodes = [tensor.grad_fn for tensor in outputs]
     call.stop = sequence_number()
-    if call.stop == call.start or not lineup.watches_backward:
+    if call.stop == call.start:
         return
-    keep = lineup.retains
+    # Weak, since an input may lead back to the node that holds the call.
     call.inputs = tuple([t.detach() if keep else ref(t) for t in in_data])
     seen: set[tuple[int, int]] = set()
     for place, (tensor, node) in enumerate(zip(outputs, nodes, strict=True)):
         if node is None:
             continue
-        if writes(call.name) and tensor._is_view():  # noqa: SLF001 - torch documents it
+        if tensor._is_view() and writes(call.name):  # noqa: SLF001 - torch documents it
             _mark_base(tensor, call, place)
         elif node_number(node) >= call.start and (id(node), tensor.output_nr) not in seen:
             seen.add((id(node), tensor.output_nr))
             mark(node, tensor, call, Role.OUTPUT, place)
-
-
-def _outputs(call: FunctionCall) -> list[Tensor]:
-    """What the call returned; of one that only writes, what it wrote into."""
-    if call.out is None:
-        written = call.kwargs.get("out")
-        if written is None and call.args and writes(call.name):
-            written = call.args[0]
-        return tensors(written)
-    return [call.out] if isinstance(call.out, Tensor) else tensors(call.out)
 
 
 def _mark_base(view: Tensor, call: FunctionCall, place: int) -> None:

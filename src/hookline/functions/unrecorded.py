@@ -39,7 +39,7 @@ def add_unrecorded(run: Run, group: list[Visit], windows: dict[Call, Window]) ->
         if recorded.cover(visit.number) or ALIAS in node_metadata(visit.node):
             continue
         call = _call_of(visit, modules.around(visit.number), run, counts)
-        windows[call] = call.open_window(run)
+        windows[call] = call.window_type(call, run)
         marks = [Mark(call, Role.OUTPUT, slot, slot) for slot in range(call.count)]
         group[place] = visit._replace(marks=[*marks, *visit.marks])
 

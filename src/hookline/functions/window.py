@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookline.core.entry import Lineup
+from hookline.functions.call import FunctionCall
 from hookline.functions.places import lineup_of
 from hookline.torch_base.window import Window
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hookline.functions.call import FunctionCall
 
 
 class FunctionWindow(Window):
     """Fires the backward events of a function call."""
 
-    __slots__ = ()
     call: FunctionCall  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def current(self) -> Lineup:
@@ -27,8 +26,11 @@ class FunctionWindow(Window):
     def arguments(self) -> list[Any]:
         """What the callbacks get: the call, its inputs, the gradients of its outputs."""
         call = self.call
-        call.window = self
-        call.arguments = [call, call.in_data, self._out_grad()]
+        if call.arguments is None:
+            call.window = self
+            call.arguments = [call, call.in_data, self._out_grad()]
+        elif self.late:
+            call.arguments[2] = self._out_grad()
         return call.arguments
 
     def _out_grad(self) -> tuple[Tensor | None, ...]:
@@ -44,3 +46,6 @@ class FunctionWindow(Window):
         self.out.update(enumerate(gradients))
         if self.call.arguments is not None:
             self.call.arguments[2] = self._out_grad()
+
+
+FunctionCall.window_type = FunctionWindow

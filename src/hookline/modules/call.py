@@ -151,12 +151,6 @@ class ModuleCall(Call):
         call.start, call.parent, call.wrapped = start, self, weakref.ref(registry)
         return call
 
-    def open_window(self, run: Any) -> ModuleWindow:
-        """The call's backward in a run of autograd's engine."""
-        from hookline.modules.window import ModuleWindow
-
-        return ModuleWindow(self, run)
-
     def __repr__(self) -> str:
         phase = f" at {self.phase}" if self.phase else ""
         return f"<ModuleCall {self.describe()} in pass {self.pass_number} of {self.root}{phase}>"

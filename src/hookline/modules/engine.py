@@ -29,6 +29,7 @@ from hookline.core.thread import Thread, local, module_switch
 from hookline.modules.call import ModuleCall
 from hookline.modules.fastpath import children_called, has_fast_path
 from hookline.modules.places import everywhere, lineup_of, outer_lineup, table
+from hookline.modules import window as _window  # noqa: F401 - connects itself
 from hookline.modules.record import isolate_inputs, isolate_output, mark_outputs
 from hookline.torch_base import backward
 from hookline.torch_base.patch import Patch, Stand

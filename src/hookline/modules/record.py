@@ -124,5 +124,5 @@ def _alias(tensor: Tensor) -> Tensor:
     finally:
         thread.hidden = hidden
     if view.grad_fn is not None:
-        node_metadata(view.grad_fn)[ALIAS] = True
+        node_metadata(view.grad_fn)[ALIAS] = tensor.is_leaf
     return view

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookline.core.phases import Phase
+from hookline.modules.call import ModuleCall
 from hookline.modules.gate import apply_gradient_hooks
 from hookline.modules.places import lineup_of
 from hookline.modules.replace import GradInput
@@ -15,14 +16,12 @@ if TYPE_CHECKING:
 
     from hookline.core.entry import Lineup
     from hookline.core.thread import Thread
-    from hookline.modules.call import ModuleCall
     from hookline.torch_base.outline import Outline
 
 
 class ModuleWindow(Window):
     """Fires the backward events of a module call."""
 
-    __slots__ = ()
     call: ModuleCall  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
@@ -93,3 +92,6 @@ class ModuleWindow(Window):
         if outline is not None:
             grads = [self.out.get(place) for place in range(outline.count)]
             self.call.grad_output = outline.fill(grads)
+
+
+ModuleCall.window_type = ModuleWindow

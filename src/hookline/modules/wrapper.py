@@ -18,6 +18,7 @@ from hookline.core.handle import HookHandle
 from hookline.core.names import hook_name
 from hookline.core.phases import HookKind
 from hookline.core.registry import HookRegistry
+from hookline.core.travel import StaysHere
 from hookline.errors import HookTypeError
 from hookline.modules.call import ModuleCall
 from hookline.modules.places import registry_of
@@ -52,7 +53,7 @@ class BackwardHook(Protocol):
         ...
 
 
-class Hooks:
+class Hooks(StaysHere):
     """Registers value hooks on a wrapped layer; `with_hooks` gives it.
 
     Attributes:

@@ -23,11 +23,11 @@ from torch import Tensor
 from hookline.core.calls import Call
 from hookline.core.demand import demand
 from hookline.core.events import note_once
-from hookline.core.thread import Thread
+from hookline.core.thread import Thread, local
 from hookline.torch_base.marks import Mark
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.repeats import Repeats
-from hookline.torch_base.stack import acting_run, current_thread, end_lending, lend_to_workers
+from hookline.torch_base.stack import acting, acting_run, current_thread, end_lending, lend_to_workers
 from hookline.torch_base.walk import Visit, visits
 from hookline.torch_base.window import Window
 
@@ -88,47 +88,27 @@ class Run:
             return
         track: list[Window] = []
         self._tracks.append(track)
-        numbers = [-visit.number for visit in group]
-        stops: dict[int, Stop] = {}
-
-        def stop_at(place: int) -> Stop:
-            return stops.setdefault(place, Stop(place, track))
-
-        for window in windows.values():
-            call = window.call
-            first = bisect_left(numbers, 1 - call.stop)
-            window.close = bisect_right(numbers, -call.start)
-            if first < window.close:
-                stop_at(first).calls[window] = []
-                if window.close < len(group):
-                    stop_at(window.close)
-        for place, visit in enumerate(group):
-            for mark in reversed(visit.marks):
-                window = windows[mark.call]
-                window.expect(mark)
-                stop_at(place).calls.setdefault(window, []).append(mark)
-        for place, stop in stops.items():
+        for place, stop in _stops_of(group, windows, track).items():
             self._handles.append(group[place].node.register_prehook(partial(self._at, stop)))
 
     def _at(self, stop: Stop, gradients: Gradients) -> Gradients | None:
         """A node is about to run."""
-        thread = current_thread()
-        if thread.busy or acting_run(thread) is not self:
+        thread = local.thread
+        if thread.worker is not False:
+            acting(thread)
+        if thread.busy or (thread.runs[-1] if thread.runs else acting_run(thread)) is not self:
             return None  # another run over the same graph, started by a hook or another thread
         timed = demand.clock
         if timed:
             thread.clock.freeze()
         try:
-            self._end_above(stop, thread)
+            track = stop.track
+            while track and track[-1].close <= stop.place:
+                track.pop().end(thread)
             return _deliver(stop, gradients, thread)
         finally:
             if timed:
                 thread.clock.thaw()
-
-    def _end_above(self, stop: Stop, thread: Thread) -> None:
-        track = stop.track
-        while track and track[-1].close <= stop.place:
-            track.pop().end(thread)
 
     def finish(self) -> None:
         """The run is over: end what is still open, innermost first."""
@@ -160,17 +140,55 @@ def _descending(visit: Visit) -> int:
 def _windows_of(group: list[Visit], run: Run) -> dict[Call, Window]:
     """A window for each call with a mark in the group and for the calls around it, outer first."""
     windows: dict[Call, Window] = {}
-
-    def add(call: Call) -> None:
-        if call not in windows:
-            if call.parent is not None:
-                add(call.parent)
-            windows[call] = call.open_window(run)
-
     for visit in group:
         for mark in reversed(visit.marks):
-            add(mark.call)
+            _open(mark.call, windows, run)
     return windows
+
+
+def _open(call: Call, windows: dict[Call, Window], run: Run) -> None:
+    if call not in windows:
+        if call.parent is not None:
+            _open(call.parent, windows, run)
+        windows[call] = call.window_type(call, run)
+
+
+def _stops_of(
+    group: list[Visit], windows: dict[Call, Window], track: list[Window]
+) -> dict[int, Stop]:
+    """Where something happens, by the place of the node before which it does."""
+    stops: dict[int, Stop] = {}
+
+    def stop_at(place: int) -> Stop:
+        stop = stops.get(place)
+        if stop is None:
+            stop = stops[place] = Stop(place, track)
+        return stop
+
+    numbers = [-visit.number for visit in group]
+    for window in windows.values():
+        call = window.call
+        first = bisect_left(numbers, 1 - call.stop)
+        window.close = bisect_right(numbers, -call.start, first)
+        if first < window.close:
+            stop_at(first).calls[window] = []
+            if window.close < len(group):
+                stop_at(window.close)
+    for place, visit in enumerate(group):
+        for mark in reversed(visit.marks):
+            window = windows[mark.call]
+            window.expect(mark)
+            stop_at(place).calls.setdefault(window, []).append(mark)
+    _outermost_first(stops, windows)
+    return stops
+
+
+def _outermost_first(stops: dict[int, Stop], windows: dict[Call, Window]) -> None:
+    shared = [stop for stop in stops.values() if len(stop.calls) > 1]
+    if shared:
+        order = {window: number for number, window in enumerate(windows.values())}
+        for stop in shared:
+            stop.calls = dict(sorted(stop.calls.items(), key=lambda item: order[item[0]]))
 
 
 def _deliver(stop: Stop, gradients: Gradients, thread: Thread) -> Gradients | None:

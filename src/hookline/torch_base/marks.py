@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from hookline.torch_base.private import MARKS, node_metadata
+from hookline.torch_base.private import ALIAS, MARKS, node_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,26 +49,35 @@ class Mark:
         place: the tensor's number among the call's outputs or inputs.
         slot: which of the node's gradients is the tensor's.
         cut: cuts the tensor's part out of the gradient, where it is only a part of it.
+        leaf: whether the node is that of an alias of a leaf, which gets the gradient as it is.
     """
 
-    __slots__ = ("call", "cut", "place", "role", "slot")
+    __slots__ = ("call", "cut", "leaf", "place", "role", "slot")
 
     def __init__(
-        self, call: Call, role: Role, place: int, slot: int, cut: Cut | None = None
+        self,
+        call: Call,
+        role: Role,
+        place: int,
+        slot: int,
+        cut: Cut | None = None,
+        *,
+        leaf: bool = False,
     ) -> None:
         self.call: Final = call
         self.role: Final = role
         self.place: Final = place
         self.slot: Final = slot
         self.cut: Final = cut
+        self.leaf: Final = leaf
 
 
 def mark(
     node: Node, tensor: Tensor, call: Call, role: Role, place: int, cut: Cut | None = None
 ) -> None:
     """Leave a mark on the node that makes a tensor; inner calls come before outer ones."""
-    entry = Mark(call, role, place, tensor.output_nr, cut)
     metadata = node_metadata(node)
+    entry = Mark(call, role, place, tensor.output_nr, cut, leaf=metadata.get(ALIAS, False))
     marks = metadata.get(MARKS)
     if marks is None:
         metadata[MARKS] = [entry]

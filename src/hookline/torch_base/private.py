@@ -78,7 +78,8 @@ MARKS = "hookline"
 
 
 ALIAS = "hookline alias"
-"""The key that tells the node of an alias that the engine made: it is no function."""
+"""The key that tells the node of an alias that the engine made, which is no function; the value
+says whether it is an alias of a leaf."""
 
 
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:

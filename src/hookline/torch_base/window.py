@@ -27,34 +27,29 @@ class Window:
         out: the gradients of the outputs that have arrived, by place.
         inputs: the gradients of the inputs that have arrived, by place.
         new_inputs: those that hooks put in their place, until they flow on.
+        waiting: how many gradients must arrive before it begins.
+        started: whether it has begun.
+        ending: whether its end has come.
+        late: whether gradients of outputs arrived after it had begun.
+        lineup: the hooks at its begin.
+        begun: the hook objects whose begin ran.
     """
 
-    __slots__ = (
-        "begun",
-        "call",
-        "close",
-        "ending",
-        "inputs",
-        "lineup",
-        "new_inputs",
-        "out",
-        "run",
-        "started",
-        "waiting",
-    )
+    # Defaults on the class: a run makes many windows, and most keep most of them.
+    close = 0
+    waiting = 0
+    started = False
+    ending = False
+    late = False
+    lineup: Lineup = EMPTY
+    begun: tuple[Entry, ...] = ()
 
     def __init__(self, call: Call, run: Any) -> None:
         self.call = call
         self.run: Final = run
-        self.close = 0
         self.out: dict[int, Tensor | None] = {}
         self.inputs: dict[int, Tensor | None] = {}
         self.new_inputs: dict[int, Tensor | None] = {}
-        self.waiting = 0
-        self.started = False
-        self.ending = False
-        self.lineup: Lineup = EMPTY
-        self.begun: tuple[Entry, ...] = ()
 
     # What the level of the call has to say.
 
@@ -95,6 +90,7 @@ class Window:
             if not self.started:
                 self.out[mark.place] = gradient
             else:
+                self.late = True
                 replaced = self.out.get(mark.place)
                 self.out[mark.place] = gradient if replaced is None else replaced
                 self.arrived([mark.place], thread)
@@ -102,10 +98,13 @@ class Window:
     def passed_on(self, mark: Mark, gradient: Tensor | None) -> Tensor | None:
         """The gradient that flows on in place of the one that arrived."""
         if mark.role in (Role.OUTPUT, Role.OUTPUT_PASSED):
-            return self.out.get(mark.place, gradient)
-        if mark.role is Role.INPUT_PASSED:
-            return self.new_inputs.pop(mark.place, gradient)
-        return gradient
+            gradient = self.out.get(mark.place, gradient)
+        elif mark.role is Role.INPUT_PASSED:
+            gradient = self.new_inputs.pop(mark.place, gradient)
+        else:
+            return gradient
+        # A leaf takes it for its `.grad` and adds to it in place; a hook may have kept it too.
+        return gradient.clone() if mark.leaf and gradient is not None else gradient
 
     def begin(self, thread: Thread) -> None:
         """Call the hooks' begins."""

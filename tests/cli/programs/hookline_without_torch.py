@@ -11,7 +11,7 @@ from hookline.cli.main import main
 
 
 class Recorder:
-    def __init__(self, *, time):
+    def __init__(self, *, time, level):
         self._fail_in("__init__")
 
     def __enter__(self):
