@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hookline.errors import HookNameError as HookNameError
     from hookline.errors import HookTypeError as HookTypeError
     from hookline.errors import HookValueError as HookValueError
+    from hookline.errors import SelectionError as SelectionError
     from hookline.function_hooks import TimerHook as TimerHook
     from hookline.functions.call import FunctionCall as FunctionCall
     from hookline.functions.hook import FunctionHook as FunctionHook

@@ -24,3 +24,7 @@ class HookTypeError(HooklineError, TypeError):
 
 class HookValueError(HooklineError, ValueError):
     """A value that cannot be used here, such as an unknown kind of hook."""
+
+
+class SelectionError(HooklineError, ValueError):
+    """A pattern selects nothing, or cannot be read; the message offers near names."""

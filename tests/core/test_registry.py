@@ -207,29 +207,31 @@ def test_a_lineup_is_merged_once(registry, switch):
     registry.clear()
 
 
-def test_r5_a_merged_lineup_keeps_no_removed_hook(switch):
+@pytest.mark.parametrize("first", ["outer", "own"])
+def test_r5_a_merged_lineup_keeps_no_removed_hook(switch, first):
     """Neither place keeps the other's hooks alive once they are removed."""
 
     class Hook:
         pass
 
-    outer, own = HookRegistry(switch), HookRegistry(switch)
-    hooks = [Hook(), Hook()]
-    gone = [ref(hook) for hook in hooks]
-    handles = [
-        place.add(Entry(hook, {Phase.FORWARD: print}, name="hook"))
-        for place, hook in zip((outer, own), hooks, strict=True)
-    ]
-    assert len(own.behind(outer.lineup).entries) == 2
+    places = {"outer": HookRegistry(switch), "own": HookRegistry(switch)}
+    gone, handles = {}, {}
+    for name, place in places.items():
+        hook = Hook()
+        gone[name] = ref(hook)
+        handles[name] = place.add(Entry(hook, {Phase.FORWARD: print}, name=name))
+        del hook
+    assert len(places["own"].behind(places["outer"].lineup).entries) == 2
 
     gc.disable()
     try:
-        hooks.clear()
-        handles.pop(0).remove()
-        assert [each() is None for each in gone] == [True, False]
-        own.behind(outer.lineup)
-        handles.pop().remove()
-        assert [each() is None for each in gone] == [True, True]
+        handles.pop(first).remove()
+        assert {name: alive() is None for name, alive in gone.items()} == {
+            name: name == first for name in gone
+        }
+        places["own"].behind(places["outer"].lineup)
+        handles.popitem()[1].remove()
+        assert [alive() for alive in gone.values()] == [None, None]
     finally:
         gc.enable()
 

@@ -40,7 +40,7 @@ class Answer:
 def call_with(*args, out=None, **kwargs):
     """A call as the engine makes it, at `encoder.0`."""
     call = ModuleCall()
-    call.path, call.type, call.index = "encoder.0", "Linear", 2
+    call.paths, call.cls, call.index = ("encoder.0",), torch.nn.Linear, 2
     call.args, call.kwargs, call.out = args, kwargs, out
     return call
 

@@ -52,8 +52,8 @@ class Events(list):
         self.lineup = Lineup([entry])
 
     def watch(self, name, tensor):
-        """Note when the node that made a tensor runs."""
-        tensor.grad_fn.register_prehook(lambda _: self.append(("node", name)))
+        """Note when the node that made a tensor has run."""
+        tensor.grad_fn.register_hook(lambda *_: self.append(("node", name)))
         return tensor
 
     def of(self, *what):
@@ -289,6 +289,10 @@ def test_an_untouched_gradient_is_the_same_object():
 # ------------------------------------------------------------------------- errors and clean-up
 
 
+class Trouble(Exception):  # noqa: N818 - it is no error of anybody's
+    pass
+
+
 class Fails(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, fail):
@@ -299,7 +303,7 @@ class Fails(torch.autograd.Function):
     def backward(ctx, grad):
         if ctx.fail:
             ctx.fail.clear()
-            raise ValueError
+            raise Trouble
         return grad, None
 
 
@@ -313,7 +317,7 @@ def test_an_error_aborts_what_is_open_inner_first():
             y = done.returns(y * 2)
         outer.returns(y)
     total = y.sum()
-    with pytest.raises(ValueError, match=r"^(\nhookline: .*)?$") as caught:
+    with pytest.raises(Trouble) as caught:
         total.backward(retain_graph=True)
 
     assert caught.value.__notes__ == ["hookline: in the backward of inner"]
@@ -337,7 +341,7 @@ def test_an_error_outside_of_all_calls_gets_no_note():
     with SomeCall("call", events) as call:
         out = call.returns(x * 2)
     failing = Fails.apply(out, [1])
-    with pytest.raises(ValueError, match=r"^(\nhookline: .*)?$") as caught:
+    with pytest.raises(Trouble) as caught:
         failing.sum().backward()
 
     assert not hasattr(caught.value, "__notes__")
@@ -368,7 +372,7 @@ def test_nothing_of_a_run_stays_on_the_graph(fail, monkeypatch):
     try:
         with SeenCall("call", events) as call:
             out = call.returns(Fails.apply(x, [1] if fail else []))
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(Trouble):
             out.sum().backward(retain_graph=True)
         assert len(runs) == len(windows) == 1
         assert [kept() for kept in runs + windows] == [None, None]
@@ -444,7 +448,7 @@ def levels(events, depth, threads, fail=()):
     def work(level):
         threads.add(local.thread)
         if level in fail:
-            raise ValueError
+            raise Trouble
         if level < depth:
             with SomeCall(level, events) as call:
                 out = call.returns(Nested.apply(leaf() * 1, lambda: work(level + 1)))
@@ -471,7 +475,7 @@ def test_r11_worker_threads_act_for_the_thread_that_called():
 def test_r3_an_error_in_a_worker_thread_keeps_its_note():
     """It comes out of all levels with the note of the innermost call, and all are aborted."""
     events, threads, depth = Events(), set(), 70
-    with pytest.raises(ValueError, match=r"^(\nhookline: .*)?$") as caught:
+    with pytest.raises(Trouble) as caught:
         levels(events, depth, threads, fail=[depth])(0)
 
     assert len(threads) == 2

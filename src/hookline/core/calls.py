@@ -89,15 +89,6 @@ class Pass:
         self.firsts: dict[tuple[str, str, int], int] = {}
         self.starts: dict[object, list[int]] = {}
 
-    def count(self, key: object, start: int) -> int:
-        """Count one more call of `key` and give its index."""
-        starts = self.starts.get(key)
-        if starts is None:
-            self.starts[key] = [start]
-            return 0
-        starts.append(start)
-        return len(starts) - 1
-
 
 class Call:
     """One call of a module or function: the same object in all four phases.

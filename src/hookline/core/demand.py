@@ -10,16 +10,19 @@ from hookline.core.entry import Entry
 class Demand:
     """How many registered hooks need a costly service; with none, the engine leaves it out."""
 
-    __slots__ = ("backward", "clock")
+    __slots__ = ("backward", "clock", "version")
 
     def __init__(self) -> None:
         self.clock = 0
         """Hooks that read the thread's clock."""
         self.backward = 0
         """Hooks that run in the backward."""
+        self.version = 0
+        """Changes with every registration and removal: what was looked up may be out of date."""
 
     def change(self, entry: Entry, by: int) -> None:
         """Count an entry in (`by=1`) or out (`by=-1`)."""
+        self.version += 1
         self.clock += by * entry.timed
         self.backward += by * entry.watches_backward
 

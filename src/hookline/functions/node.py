@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from hookline.core.entry import EMPTY
 from hookline.core.handle import HookHandle
-from hookline.core.names import hook_name
 from hookline.core.registry import HookRegistry
 from hookline.core.scope import entry_of, register_object, remove_object
 from hookline.core.thread import module_switch
@@ -99,9 +99,13 @@ class FunctionNode:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
+    if isinstance(function, partial):
+        return _name_of(function.func)
+    name = getattr(function, "__name__", None)
+    if name is None:
+        return type(function).__name__
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, type) and getattr(function, "__name__", "") == "apply":
+    if isinstance(owner, type) and name == "apply":
         return owner.__name__
-    if getattr(function, "__module__", "").startswith("torch") or not hasattr(function, "__code__"):
-        return classify(function).name if hasattr(function, "__name__") else hook_name(function)
-    return function.__name__
+    of_torch = str(getattr(function, "__module__", "")).startswith("torch")
+    return classify(function).name if of_torch or not hasattr(function, "__code__") else name

@@ -59,6 +59,8 @@ def place_function(call: FunctionCall, thread: Thread) -> None:
 
 def _index_in(above: Any, name: str) -> int:
     """The index of the next call of a function in a module call."""
+    if above.functions is None:
+        above.functions = {}
     count = above.functions.get(name)
     if count is None:
         running, key = above.running, (above.path, name)

@@ -49,15 +49,15 @@ def mark_outputs(call: FunctionCall, in_data: Sequence[Tensor], *, keep: bool) -
     for place, (tensor, node) in enumerate(zip(outputs, nodes, strict=True)):
         if node is None:
             continue
-        if tensor._is_view() and writes(call.name):  # noqa: SLF001 - torch documents it
+        if tensor._is_view() and any(tensor is t for t in in_data):  # noqa: SLF001 - documented
             _mark_base(tensor, call, place)
-        elif node_number(node) >= call.start and (id(node), tensor.output_nr) not in seen:
+        if node_number(node) >= call.start and (id(node), tensor.output_nr) not in seen:
             seen.add((id(node), tensor.output_nr))
             mark(node, tensor, call, Role.OUTPUT, place)
 
 
 def _mark_base(view: Tensor, call: FunctionCall, place: int) -> None:
-    """Mark where the gradient of a view that was written into comes from: its base."""
+    """Mark where the gradient of a view that was written into comes from, besides its own node."""
     base = view._base  # noqa: SLF001 - torch documents it
     if base is None or base.grad_fn is None or node_number(base.grad_fn) < call.start:
         return

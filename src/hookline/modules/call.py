@@ -26,10 +26,7 @@ class ModuleCall(Call):
     Hooks may keep attributes of their own on it. What a phase does not know is None.
 
     Attributes:
-        path: the dotted name as in `named_modules()`; `""` is the root. Of a shared module, the
-            name by which it is being called.
         paths: all names of the module in its root, up to a bound.
-        type: the class name of the module.
         args: the positional arguments (forward phases).
         kwargs: the keyword arguments (forward phases).
         out: the output (phase `forward`).
@@ -41,13 +38,13 @@ class ModuleCall(Call):
     """
 
     key: Key[nn.Module]
-    path: str
+    cls: type[nn.Module]
     paths: tuple[str, ...]
-    type: str
+    shared_path: str | None = None
     outputs_outline: Outline | None = None
     inputs_outline: Outline | None = None
     window: ModuleWindow | None = None
-    functions: dict[str, list[int]]
+    functions: dict[str, list[int]] | None = None
     """For each function called in it: the index of its first call, and how many there were."""
     wrapped: weakref.ref[HookRegistry] | None = None
     """The hooks of the layer inside a wrapper, if it is that layer's call: only they see it."""
@@ -66,6 +63,17 @@ class ModuleCall(Call):
             msg = f"the module of {self.describe()} is gone"
             raise ReferenceError(msg)
         return module
+
+    @property
+    def path(self) -> str:
+        """The dotted name by which the module is being called; `""` is the root."""
+        shared = self.shared_path
+        return self.paths[0] if shared is None else shared
+
+    @property
+    def type(self) -> str:
+        """The class name of the module."""
+        return self.cls.__name__
 
     @property
     def label(self) -> str:

@@ -33,7 +33,7 @@ from hookline.modules import window as _window  # noqa: F401 - connects itself
 from hookline.modules.record import isolate_inputs, isolate_output, mark_outputs
 from hookline.torch_base import backward
 from hookline.torch_base.patch import Patch, Stand
-from hookline.torch_base.paths import executing_path, roots
+from hookline.torch_base.paths import roots
 from hookline.torch_base.private import StopRecomputation, sequence_number
 from hookline.torch_base.stack import acting, place, steps
 
@@ -44,75 +44,68 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
     original = stand.original
     is_compiling = torch.compiler.is_dynamo_compiling
 
+    # The hot path: what every module call pays while any hook is on. One look at what is
+    # registered; the rest is for watched calls only.
     def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         if is_compiling() or not stand.active:
             return original(module, *args, **kwargs)
         thread = local.thread
         if thread.worker is not False:
             acting(thread)
-        key = ref(module)
-        own = table.get(key)
+        own = table.get(ref(module)) if table else None
         lineup = thread.modules.lineup
         if own is not None or everywhere.lineup is not EMPTY:
             outer = outer_lineup(thread)
             lineup = outer if own is None else own.behind(outer)
-        if lineup is EMPTY and (own is None or own.inner is None):
-            stack = thread.stack
-            if not stack:
-                thread.running = None
-                thread.grad = torch.is_grad_enabled()
-            stack.append(module)
-            try:
-                if has_fast_path[type(module)]:
-                    with children_called(module, thread):
-                        return original(module, *args, **kwargs)
+        if lineup is not EMPTY or (own is not None and own.inner is not None):
+            if thread.busy:
                 return original(module, *args, **kwargs)
-            finally:
-                stack.pop()
-        if thread.busy:
+            return _watched(original, module, own, lineup, thread, args, kwargs)
+        stack = thread.stack
+        if not stack:
+            thread.running = None
+            thread.grad = torch.is_grad_enabled()
+        stack.append(module)
+        try:
+            if has_fast_path[type(module)]:
+                with children_called(module, thread):
+                    return original(module, *args, **kwargs)
             return original(module, *args, **kwargs)
-        return _watched(original, module, key, own, lineup, thread, args, kwargs)
+        finally:
+            stack.pop()
 
     return __call__
 
 
 Pairs = tuple[tuple[Entry, Any], ...]
-_PLAIN: Final = nullcontext()
 
 
 def _watched(
     original: Callable[..., Any],
     module: nn.Module,
-    key: Key[nn.Module],
     own: HookRegistry | None,
     lineup: Lineup,
     thread: Thread,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Run a call that somebody watches, with its forward events."""
+    """Run a call that somebody watches: say whose call it is, and fire its forward events."""
     timed = demand.clock
     if timed:
         thread.clock.freeze()
     call = ModuleCall()
-    stack = thread.stack
+    call.args, call.kwargs = args, kwargs
     try:
-        paths = place(call, module, key, thread)
-        outer_pass = thread.running
-        call.key, call.paths, call.type = key, paths, type(module).__name__
-        call.functions = {}
-        root = call.running.root
-        call.path = paths[0] if len(paths) == 1 else executing_path(root, module, stack)
-        call.args, call.kwargs = args, kwargs
-        thread.running = call.running
-        stack.append(call)
+        place(call, module, thread)
+        outer_pass, thread.running = thread.running, call.running
+        thread.stack.append(call)
         try:
             return _forward(original, module, own, lineup, call, thread)
         finally:
-            stack.pop()
+            thread.stack.pop()
             thread.running = outer_pass
-            call.args = call.kwargs = call.out = None
     finally:
+        call.args = call.kwargs = call.out = None
         if timed:
             thread.clock.thaw()
 
@@ -128,6 +121,7 @@ def _forward(
     """Fire the forward events around the layer; `lineup` is what is registered at the begin."""
     begun = None
     call.notes = thread.notes
+    version = demand.version
     try:
         call.now = thread.clock.now
         if lineup.forward_pre:
@@ -135,10 +129,15 @@ def _forward(
         begun = lineup.paired
         if lineup.needs_grad_input:
             isolate_inputs(call)
-        call.out = _run_layer(original, module, own, call, thread)
+        if demand.clock or has_fast_path[type(module)] or (own is not None and own.inner):
+            call.out = _run_layer(original, module, own, call, thread)
+        else:
+            call.out = original(module, *call.args, **call.kwargs)
         call.now = thread.clock.now
-        before, lineup = lineup, lineup_of(call, thread)
-        pairs = lineup.forward if lineup is before else ends(lineup.forward, begun)
+        before, pairs = lineup, lineup.forward
+        if demand.version != version:
+            lineup = lineup_of(call, thread)
+            pairs = ends(lineup.forward, begun)
         if (before.watches_backward or lineup.watches_backward) and torch.is_grad_enabled():
             _fire_recorded(pairs, call, thread, joint=before.joint or lineup.joint)
         elif pairs:
@@ -183,7 +182,7 @@ def _run_layer(
 
 
 def _bare(original: Callable[..., Any], module: nn.Module, call: ModuleCall, thread: Thread) -> Any:
-    with children_called(module, thread) if has_fast_path[type(module)] else _PLAIN:
+    with children_called(module, thread) if has_fast_path[type(module)] else nullcontext():
         return original(module, *call.args, **call.kwargs)
 
 

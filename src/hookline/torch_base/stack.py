@@ -11,7 +11,7 @@ from torch import nn
 from hookline.core.calls import Call, Key, Pass
 from hookline.core.thread import Thread, local
 from hookline.torch_base import private
-from hookline.torch_base.paths import Root, roots
+from hookline.torch_base.paths import Root, executing_path, roots
 
 _TLS_NAME: Final = "hookline"
 
@@ -70,32 +70,45 @@ def end_lending(outer: Any) -> None:
         private.stash(_TLS_NAME, outer)
 
 
-def place(call: Call, module: nn.Module, key: Key[nn.Module], thread: Thread) -> tuple[str, ...]:
-    """Settle which call this is: pass, index, parent, number; give the module's paths.
+def place(call: Any, module: nn.Module, thread: Thread) -> None:
+    """Settle which call this is: module, path, pass, index, parent and number.
 
     Args:
         call: the new call, filled in here.
         module: the module that is called.
-        key: a weak reference to it.
         thread: the thread's state, with the call not yet on its stack.
     """
-    call.start = private.sequence_number()
+    key = call.key = ref(module)
+    call.cls = type(module)
+    start = call.start = private.sequence_number()
     call.thread = thread.number
-    if thread.runs or thread.worker:
-        run = acting_run(thread)
-        if run is not None and run.repeats.settle(call, key, thread):
-            return call.running.root.seats.get(key, ("",))
-    if thread.stack:
-        above = thread.stack[-1]
-        if isinstance(above, Call):
-            call.parent = above
-    running = pass_of(module, key, thread)
-    paths = running.root.seats.get(key)
-    if paths is None:
-        running, paths = _elsewhere(running, module, key, thread)
-    call.running = running
-    call.index = running.count(key, call.start)
-    return paths
+    stack = thread.stack
+    if (thread.runs or thread.worker) and _repeats(call, key, thread):
+        paths = call.running.root.seats.get(key, ("",))
+    else:
+        running = thread.running if stack else None
+        if running is None:
+            running = pass_of(module, key, thread)
+        paths = running.root.seats.get(key)
+        if paths is None:
+            running, paths = _elsewhere(running, module, key, thread)
+        call.running = running
+        starts = running.starts.get(key)
+        if starts is None:
+            running.starts[key] = [start]
+        else:
+            call.index = len(starts)
+            starts.append(start)
+        if stack and isinstance(stack[-1], Call):
+            call.parent = stack[-1]
+    call.paths = paths
+    if len(paths) > 1:
+        call.shared_path = executing_path(call.running.root, module, stack)
+
+
+def _repeats(call: Call, key: Key[nn.Module], thread: Thread) -> bool:
+    run = acting_run(thread)
+    return run is not None and run.repeats.settle(call, key, thread)
 
 
 def pass_of(module: nn.Module, key: Key[nn.Module], thread: Thread) -> Pass:

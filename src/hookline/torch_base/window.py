@@ -81,9 +81,7 @@ class Window:
     def collect(self, mark: Mark, gradient: Tensor | None, thread: Thread) -> None:
         """A gradient has arrived."""
         role = mark.role
-        if role is Role.INPUT_SEEN:
-            self.inputs[mark.place] = gradient
-        elif role in (Role.OUTPUT, Role.OUTPUT_SEEN, Role.OUTPUT_PART):
+        if role in (Role.OUTPUT, Role.OUTPUT_SEEN, Role.OUTPUT_PART):
             if mark.cut is not None and gradient is not None:
                 gradient = mark.cut(gradient)
             self.waiting -= role is Role.OUTPUT_SEEN
@@ -91,7 +89,8 @@ class Window:
                 self.out[mark.place] = gradient
             else:
                 self.late = True
-                replaced = self.out.get(mark.place)
+                # What arrives at a base is all there is, with what flowed on from the view in it.
+                replaced = None if role is Role.OUTPUT_PART else self.out.get(mark.place)
                 self.out[mark.place] = gradient if replaced is None else replaced
                 self.arrived([mark.place], thread)
 
@@ -102,6 +101,8 @@ class Window:
         elif mark.role is Role.INPUT_PASSED:
             gradient = self.new_inputs.pop(mark.place, gradient)
         else:
+            if mark.role is Role.INPUT_SEEN:  # the node may be an output's too, as of an Identity
+                self.inputs[mark.place] = gradient
             return gradient
         # A leaf takes it for its `.grad` and adds to it in place; a hook may have kept it too.
         return gradient.clone() if mark.leaf and gradient is not None else gradient
