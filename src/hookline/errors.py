@@ -28,3 +28,17 @@ class HookValueError(HooklineError, ValueError):
 
 class SelectionError(HooklineError, ValueError):
     """A pattern selects nothing, or cannot be read; the message offers near names."""
+
+
+class CaptureError(HooklineError, ValueError):
+    """What was captured cannot be given, or cannot be kept, as it was asked for."""
+
+
+class CaptureKeyError(HooklineError, KeyError):
+    """Nothing was captured under a name."""
+
+    __str__ = Exception.__str__  # as HookNameError
+
+
+class CaptureLimitError(CaptureError, MemoryError):
+    """What is captured does not fit into the limit."""

@@ -99,6 +99,38 @@ def test_faults_of_hookline(method, message):
     assert hooked.stderr.count("hookline: ") == 1
 
 
+def test_a_hook_that_fails_is_reported(tmp_path):
+    """A fault in one of hookline's hooks ends that hook only, and is told after the tables."""
+    # The program breaks the timer from inside, in the middle of its run.
+    (tmp_path / "breaking.py").write_text(BREAKING)
+    hooked = python("-m", "hookline", "run", str(tmp_path / "breaking.py"))
+
+    assert (hooked.stdout, hooked.returncode) == ("4 calls\n", 3)
+    table, _, fault = hooked.stderr.partition("hookline: ")
+    assert table.startswith("time by module: Linear (train)")
+    assert fault.startswith("a fault of its own: TimerHook was switched off; the program went on\n")
+    assert fault.endswith("ZeroDivisionError: broken\n")
+    assert "hookline: " not in fault
+
+
+BREAKING = """
+import sys
+import torch
+from hookline.hooks.meter import TimeMeter
+
+def broken(*_):
+    raise ZeroDivisionError("broken")
+
+layer = torch.nn.Linear(2, 2)
+for number in range(4):
+    if number == 2:
+        TimeMeter.begin = broken
+    layer(torch.zeros(1, 2))
+print(number + 1, "calls")
+sys.exit(3)
+"""
+
+
 @pytest.mark.parametrize(
     "args", [["train.py"], ["-m", "train", "--fail"], ["train.py", "--interrupt"]], ids=" ".join
 )

@@ -116,7 +116,13 @@ def _load_hooks(level: str) -> AbstractContextManager[object] | None:
         from hookline.report.tables import print_time
 
         recorder = Recorder(time=True, level=level)
-        return _Hooks(recorder, lambda stderr: print_time(recorder.rows(), stderr))
+
+        def report(stderr: TextIO) -> None:
+            print_time(recorder.rows(), stderr)
+            for fault in recorder.faults:
+                _say(stderr, f"a fault of its own: {fault}")
+
+        return _Hooks(recorder, report)
     except Exception:  # noqa: BLE001 (whatever our fault is)
         _say_fault(sys.stderr, "could not load its hooks; the program runs without them")
         return None

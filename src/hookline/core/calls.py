@@ -155,6 +155,5 @@ class Call:
         raise NotImplementedError
 
 
-
 Key = weakref.ref
 """A module is known by a weak reference to it: equal for the same module, and it keeps nothing."""

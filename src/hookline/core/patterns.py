@@ -23,9 +23,7 @@ _SPECIAL: Final = frozenset("*?[")
 _TOKEN: Final = re.compile(
     r"(?P<any>\*)|(?P<one>\?)|\[(?P<none>!?)(?P<set>[^\]]+)\]|(?P<text>.)", re.DOTALL
 )
-_ADDRESS: Final = re.compile(
-    r"(?P<path>.*):(?P<name>[^:\[\]]+)(?:\[(?P<index>\d+)\])?", re.DOTALL
-)
+_ADDRESS: Final = re.compile(r"(?P<path>.*):(?P<name>[^:\[\]]+)(?:\[(?P<index>\d+)\])?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

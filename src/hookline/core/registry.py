@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
@@ -90,9 +91,10 @@ class HookRegistry(StaysHere):
     def __iter__(self) -> Iterator[HookHandle]:
         return (HookHandle(entry, self) for entry in self.lineup.entries)
 
-    def __del__(self) -> None:
-        # A registry that goes away with its module or thread must not keep the engine on.
-        if self.lineup.entries:
+    # A registry that goes away with its module or thread must not keep the engine on. At the end of
+    # the interpreter nothing needs to be turned off, and what that takes may be gone.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.lineup.entries and not is_finalizing():
             self.clear()
 
     def __repr__(self) -> str:

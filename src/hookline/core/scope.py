@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from hookline.core.entry import Entry
@@ -28,12 +29,15 @@ class HookObject:
         timed: True for a hook that reads `call.now`, the thread's time without hooks.
         needs_grad_input: True for a module hook that wants the gradients of the inputs.
         retain_inputs: True for a function hook that wants inputs kept for the backward.
+        phases: the phases that an instance takes part in, where not in all whose callbacks its
+            class overrides.
     """
 
     name: str = "HookObject"
     timed: ClassVar[bool] = False
     needs_grad_input: bool = False
     retain_inputs: bool = False
+    phases: Collection[Phase] | None = None
     level: ClassVar[type[HookObject]]
     """The base class of the hook's level, whose callbacks are empty."""
 
@@ -116,7 +120,8 @@ def entry_of(hook: HookObject, base: type[HookObject], key: str | None) -> Entry
         hint = "; did you mean an instance of it?" if isinstance(hook, type) else ""
         msg = f"Hook must be of type {base.__name__}, not {given}{hint}"
         raise HookTypeError(msg)
-    found = {phase: _overridden(hook, base, name) for phase, name in _CALLBACKS.items()}
+    phases = _CALLBACKS if hook.phases is None else hook.phases
+    found = {phase: _overridden(hook, base, _CALLBACKS[phase]) for phase in phases}
     return Entry(
         hook,
         {phase: callback for phase, callback in found.items() if callback is not None},

@@ -30,10 +30,10 @@ class Switch:
         >>> switch = Switch()
         >>> switch.connect(on=lambda: print("on"), off=lambda: print("off"))
         >>> switch.hold("a")
-        ... switch.hold("b")
-        ... switch.release("a")
-        ... switch.release("b")
         on
+        >>> switch.hold("b")
+        >>> switch.release("a")
+        >>> switch.release("b")
         off
     """
 

@@ -86,8 +86,9 @@ def _inside_backward(thread: Thread) -> bool:
     above = thread.stack[-1] if thread.stack else None
     if getattr(above, "recomputing", False):
         return False
+    # Gradients are on for what a checkpoint repeats, and off for what it does besides.
     node = private.current_node()
-    return node is None or type(node).__name__ != "CheckpointFunctionBackward"
+    return not torch.is_grad_enabled() or not private.is_reentrant_checkpoint(node)
 
 
 def take_out(mode: FunctionMode) -> None:

@@ -48,7 +48,7 @@ def place_function(call: FunctionCall, thread: Thread) -> None:
     if above is None:
         call.running = outside(thread)
         # Only a checkpoint calls functions outside of any module inside a backward run.
-        call.recomputing = bool(thread.runs)
+        call.recomputing = bool(thread.runs or thread.worker)
     else:
         call.module_path, call.running = _bare_module(above, thread)
     totals = call.running.totals

@@ -38,22 +38,23 @@ def mark_outputs(call: FunctionCall, in_data: Sequence[Tensor], *, keep: bool) -
     """
     outputs = call.outputs or ()
     call.count = len(outputs)
-    # Views make their nodes when they are asked for, so ask before the range is closed.
-    nodes = [tensor.grad_fn for tensor in outputs]
-    call.stop = sequence_number()
-    if call.stop == call.start:
-        return
+    with torch_function_off():  # modes and tensor classes of others see nothing of this
+        # Views make their nodes when they are asked for, so ask before the range is closed.
+        nodes = [tensor.grad_fn for tensor in outputs]
+        call.stop = sequence_number()
+        if call.stop == call.start:
+            return
+        seen: set[tuple[int, int]] = set()
+        for place, (tensor, node) in enumerate(zip(outputs, nodes, strict=True)):
+            if node is None:
+                continue
+            if tensor._is_view() and any(tensor is t for t in in_data):  # noqa: SLF001 - documented
+                _mark_base(tensor, call, place)
+            if node_number(node) >= call.start and (id(node), tensor.output_nr) not in seen:
+                seen.add((id(node), tensor.output_nr))
+                mark(node, tensor, call, Role.OUTPUT, place)
     # Weak, since an input may lead back to the node that holds the call.
     call.inputs = tuple([t.detach() if keep else ref(t) for t in in_data])
-    seen: set[tuple[int, int]] = set()
-    for place, (tensor, node) in enumerate(zip(outputs, nodes, strict=True)):
-        if node is None:
-            continue
-        if tensor._is_view() and any(tensor is t for t in in_data):  # noqa: SLF001 - documented
-            _mark_base(tensor, call, place)
-        if node_number(node) >= call.start and (id(node), tensor.output_nr) not in seen:
-            seen.add((id(node), tensor.output_nr))
-            mark(node, tensor, call, Role.OUTPUT, place)
 
 
 def _mark_base(view: Tensor, call: FunctionCall, place: int) -> None:

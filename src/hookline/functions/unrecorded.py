@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from typing import Any
 
 from hookline.core.calls import Call
 from hookline.functions.call import FunctionCall
@@ -16,7 +17,13 @@ from hookline.functions.place import outside
 from hookline.functions.places import lineup_of
 from hookline.torch_base.backward import Run, planners
 from hookline.torch_base.marks import Mark, Role
-from hookline.torch_base.private import ALIAS, gradient_count, node_metadata
+from hookline.torch_base.private import (
+    ALIAS,
+    current_node,
+    gradient_count,
+    is_reentrant_checkpoint,
+    node_metadata,
+)
 from hookline.torch_base.walk import Visit
 from hookline.torch_base.window import Window
 
@@ -29,19 +36,30 @@ def add_unrecorded(run: Run, group: list[Visit], windows: dict[Call, Window]) ->
         group: the nodes of one thread that will run, in that order; marks are added to them.
         windows: the calls that take part; the new ones are added.
     """
-    if not lineup_of(run.thread).watches_backward:
+    if not lineup_of(run.thread).watches_backward or _is_part_of_a_function():
         return
     recorded = _Ranges([call for call in windows if isinstance(call, FunctionCall)])
     modules = _Modules([call for call in windows if not isinstance(call, FunctionCall)])
     counts: Counter[tuple[str | None, str]] = Counter()
     for place in reversed(range(len(group))):
         visit = group[place]
-        if recorded.cover(visit.number) or ALIAS in node_metadata(visit.node):
+        if recorded.cover(visit.number) or _is_no_function(visit.node):
             continue
         call = _call_of(visit, modules.around(visit.number), run, counts)
         windows[call] = call.window_type(call, run)
         marks = [Mark(call, Role.OUTPUT, slot, slot) for slot in range(call.count)]
         group[place] = visit._replace(marks=[*marks, *visit.marks])
+
+
+def _is_part_of_a_function() -> bool:
+    """Whether the run is called by the backward of a function, to which it then belongs."""
+    node = current_node()
+    return node is not None and not is_reentrant_checkpoint(node)
+
+
+def _is_no_function(node: Any) -> bool:
+    """Whether a node is that of an alias of ours, or of a checkpoint, whose functions are seen."""
+    return ALIAS in node_metadata(node) or is_reentrant_checkpoint(node)
 
 
 def _call_of(

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 class FunctionWindow(Window):
     """Fires the backward events of a function call."""
 

@@ -18,7 +18,6 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from hookline.core.calls import Key
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
 from hookline.core.events import ends, fail, fire
@@ -29,7 +28,6 @@ from hookline.core.thread import Thread, local, module_switch
 from hookline.modules.call import ModuleCall
 from hookline.modules.fastpath import children_called, has_fast_path
 from hookline.modules.places import everywhere, lineup_of, outer_lineup, table
-from hookline.modules import window as _window  # noqa: F401 - connects itself
 from hookline.modules.record import isolate_inputs, isolate_output, mark_outputs
 from hookline.torch_base import backward
 from hookline.torch_base.patch import Patch, Stand

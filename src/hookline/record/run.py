@@ -77,7 +77,7 @@ class Recorder:
 
         def switch_off(entry: Entry) -> None:
             fault = traceback.format_exc().rstrip()
-            self.faults.append(f"{entry.name} was switched off after a fault:\n{fault}")
+            self.faults.append(f"{hook.name} was switched off; the program went on\n{fault}")
             registry.discard(entry)
 
         entry = _guarded(plain, switch_off)

@@ -27,7 +27,13 @@ from hookline.core.thread import Thread, local
 from hookline.torch_base.marks import Mark
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.repeats import Repeats
-from hookline.torch_base.stack import acting, acting_run, current_thread, end_lending, lend_to_workers
+from hookline.torch_base.stack import (
+    acting,
+    acting_run,
+    current_thread,
+    end_lending,
+    lend_to_workers,
+)
 from hookline.torch_base.walk import Visit, visits
 from hookline.torch_base.window import Window
 
@@ -213,7 +219,7 @@ def _stand_in(stand: Stand) -> Callable[..., tuple[Tensor, ...]]:
         outputs: Sequence[Any], *args: Any, **kwargs: Any
     ) -> tuple[Tensor, ...]:
         thread = current_thread()
-        if thread.busy or not stand.active:
+        if thread.busy or not stand.active or torch.compiler.is_compiling():
             return original(outputs, *args, **kwargs)
         return _run(partial(original, outputs, *args, **kwargs), outputs, _inputs(args), thread)
 

@@ -4,6 +4,9 @@ A *root* is the topmost module that contains the one called. It is known because
 (`declare`), because modules were seen being built inside each other (torch's public registration
 hook, on while the engine is), or, failing both, because its call was the outermost one. One walk
 gives every module in a root its paths; structure that changes later is walked again.
+
+Wrappers (`DistributedDataParallel`, what `torch.compile` gives, ...) have no name of their own: each
+has the path of the module inside, and around a root the root stays that module.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from hookline.core import calls
 from hookline.core.calls import Key
 from hookline.core.switch import lock
 from hookline.torch_base.private import children_of
+from hookline.torch_base.wrappers import class_names, innermost, inside
 
 MAX_PATHS: Final = 16
 """Paths listed for one shared module: nested sharing makes their number exponential."""
@@ -28,15 +32,17 @@ class Root:
 
     Attributes:
         name: the class name; `Linear#2` for a second root of that class.
-        seats: each contained module's paths as in `named_modules()`; `""` is the root itself.
+        seats: each contained module's paths as in `named_modules()`; `""` is the root itself and
+            the wrappers around it.
         numbers: of the passes; drawn by all threads.
         version: the structure's version at the last walk.
     """
 
-    __slots__ = ("__weakref__", "_module", "name", "numbers", "seats", "version")
+    __slots__ = ("__weakref__", "_module", "_wrappers", "name", "numbers", "seats", "version")
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self._module: Key[nn.Module] = ref(module)
+        self._wrappers: set[Key[nn.Module]] = set()
         self.name = name
         self.numbers = count()
         self.version = -1
@@ -51,10 +57,19 @@ class Root:
         """Whether a module is known to be in the root, by a walk that is not stale."""
         return self.version == version and self.module is not None and key in self.seats
 
+    def wrap(self, model: nn.Module) -> None:
+        """Remember what is around the root; `model` is the outermost wrapper, or the root."""
+        while (wrapped := inside(model)) is not None:
+            self._wrappers.add(ref(model))
+            model = wrapped
+
     def walk(self, version: int) -> None:
         """Find the modules in the root and their paths."""
         module = self.module
         self.seats = {} if module is None else paths_in(module)
+        around = ((key, key()) for key in self._wrappers)
+        self._wrappers = {k for k, w in around if w is not None and innermost(w) is module}
+        self.seats.update(dict.fromkeys(self._wrappers, ("",)))
         self.version = version
 
     def __repr__(self) -> str:
@@ -63,22 +78,26 @@ class Root:
 
 def paths_in(root: nn.Module) -> dict[Key[nn.Module], tuple[str, ...]]:
     """The paths of every module in a model, by one walk linear in its size."""
-    found: dict[Key[nn.Module], list[str]] = {}
+    found: dict[Key[nn.Module], tuple[str, ...]] = {}
     todo: list[tuple[str, nn.Module]] = [("", root)]
     while todo:
         path, module = todo.pop()
-        paths = found.setdefault(ref(module), [])
-        if len(paths) >= MAX_PATHS:
-            continue
-        paths.append(path)
-        prefix = f"{path}." if path else ""
-        children = [(prefix + name, child) for name, child in _children(module)]
-        todo.extend(reversed(children))
-    return {key: tuple(paths) for key, paths in found.items()}
+        key = ref(module)
+        paths = found.get(key, ())
+        if len(paths) < MAX_PATHS:
+            found[key] = (*paths, path)
+            if children_of(module):
+                todo.extend(reversed(_children(path, module)))
+    return found
 
 
-def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [(name, child) for name, child in children_of(module).items() if child is not None]
+def _children(path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
+    wrapped = inside(module)
+    if wrapped is not None:
+        return [(path, wrapped)]
+    prefix = f"{path}." if path else ""
+    children = children_of(module).items()
+    return [(prefix + name, child) for name, child in children if child is not None]
 
 
 class Roots:
@@ -99,12 +118,14 @@ class Roots:
                 self.version += 1
 
     def declare(self, model: nn.Module) -> Root:
-        """Make a model the root of all that it contains."""
+        """Make a model the root of all that it contains; of a wrapper, the module inside."""
         with lock:
-            known = self._member.get(ref(model))
-            if known is None or known.module is not model:
-                known = Root(model, self._free_name(type(model).__name__))
+            top = innermost(model)
+            known = self._member.get(ref(top))
+            if known is None or known.module is not top:
+                known = Root(top, self._free_name(class_names[type(top)]))
                 self._names[known.name] = known
+            known.wrap(model)
             self._settle(known)
             return known
 

@@ -65,9 +65,32 @@ through an `apply` that was bound earlier. Modes do not see custom functions."""
 torch_function_off: Callable[[], Any] = _find("_C.DisableTorchFunction")
 """Our own tensor operations inside a backward are no functions of the program's."""
 
+transform_level: Callable[[], int | None] = _find("_C._functorch.maybe_current_level")
+is_transformed: Callable[[torch.Tensor], bool] = _find("_C._functorch.is_functorch_wrapped_tensor")
+unwrapped: Callable[[torch.Tensor], torch.Tensor] = _find("_C._functorch.get_unwrapped")
+batch_dim: Callable[[torch.Tensor], int] = _find("_C._functorch.maybe_get_bdim")
+"""A tensor that was captured inside a `torch.func` transform stands for another, which is needed
+once the transform is over. There is no public way to it."""
+
 _find("autograd._engine_run_backward")
 """What every `backward` and `grad` goes through; hookline stands in its place while hooks are
 on. No public call sees the begin, the end and the failure of a run."""
+
+COMPILED = "torch._dynamo.eval_frame.OptimizedModule"
+SHARDED = "torch.distributed.fsdp._fully_shard._fully_shard.FSDPModule"
+WRAPPERS = {
+    COMPILED: "_orig_mod",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "module",
+    "torch.nn.parallel.data_parallel.DataParallel": "module",
+    "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": (
+        "_fsdp_wrapped_module"
+    ),
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.ActivationWrapper": (
+        "_checkpoint_wrapped_module"
+    ),
+}
+"""Classes around a model, by name since few programs load them, and the name under which each holds
+it. Torch has no common class for them, nor a public way from all of them to the model."""
 
 NO_SEQUENCE = 2**64 - 1
 """The number of `AccumulateGrad` nodes, which belong to no call."""
@@ -90,6 +113,11 @@ def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
 def forward_class(node: Any) -> type | None:
     """The custom `autograd.Function` that made a node, or None."""
     return getattr(type(node), "_forward_cls", None)
+
+
+def is_reentrant_checkpoint(node: Any) -> bool:
+    """Whether a node is that of a reentrant checkpoint: it runs functions and their backward."""
+    return forward_class(node) is _checkpoint.CheckpointFunction
 
 
 def gradient_count(node: Any) -> int:

@@ -153,7 +153,7 @@ def _open_pass(
     top = root.module
     grad = torch.is_grad_enabled() if grad is None else grad
     mode = _mode(top if top is not None else module, grad=grad)
-    if top is not module:
+    if "" not in root.seats.get(key, ()):
         # The root itself is not being called (a training step calls its children): what its
         # children do between two updates is one pass.
         for earlier in reversed(thread.passes):

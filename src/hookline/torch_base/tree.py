@@ -84,6 +84,10 @@ class Tree:
         """Like `rebuild`, with None for all that is no tensor: gradients, say, like an output."""
         return _fill(self._plan, self.value, self._checked(new), _drop)
 
+    def refill(self, new: Sequence[object], other: Callable[[object], object]) -> Any:
+        """Like `rebuild`, with `other(value)` for each leaf that is no tensor."""
+        return _fill(self._plan, self.value, self._checked(new), other)
+
     def __repr__(self) -> str:
         return f"Tree({describe(self.value)})"
 

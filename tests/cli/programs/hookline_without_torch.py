@@ -12,6 +12,7 @@ from hookline.cli.main import main
 
 class Recorder:
     def __init__(self, *, time, level):
+        self.faults = []
         self._fail_in("__init__")
 
     def __enter__(self):

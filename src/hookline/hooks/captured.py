@@ -1,0 +1,330 @@
+"""What was captured: by name, then by call."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, overload
+
+import torch
+from torch import Tensor
+
+from hookline.errors import CaptureError
+from hookline.hooks.keep import bytes_of, given_back
+from hookline.torch_base.tree import Tree, describe, leaves
+
+What: TypeAlias = Literal["input", "output", "grad", "grad_input"]
+WHATS: tuple[What, ...] = ("input", "output", "grad", "grad_input")
+
+_NAMES: dict[str, str] = {
+    "input": "input",
+    "output": "output",
+    "grad": "gradient of the output",
+    "grad_input": "gradient of the inputs",
+}
+
+
+class Named(Protocol):
+    """What a capture knows of a root."""
+
+    @property
+    def name(self) -> str:
+        """The root's name."""
+        ...
+
+
+class RunningPass(Protocol):
+    """What a capture knows of a pass."""
+
+    @property
+    def root(self) -> Named:
+        """The root whose pass it is."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """How many passes of this root came before."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """The optimizer steps taken before it began."""
+        ...
+
+    @property
+    def mode(self) -> str:
+        """`train`, `eval` or `no_grad`."""
+        ...
+
+
+class CapturedCall:
+    """What was captured of one call of a module or function.
+
+    Attributes:
+        name: the module's path, or the function's address without the index.
+        type: the class name of the module; the name of the function.
+        index: which call in the pass it was.
+    """
+
+    __slots__ = ("__weakref__", "bare", "index", "name", "running", "type", "values", "versions")
+
+    def __init__(self, name: str, kind: str, running: RunningPass, index: int) -> None:
+        self.name = name
+        self.type = kind
+        self.running = running
+        self.index = index
+        self.bare = True
+        """Whether the output was a tensor by itself."""
+        self.values: dict[str, Any] = {}
+        self.versions: dict[str, tuple[int | None, ...]] = {}
+
+    @property
+    def root(self) -> str:
+        """The name of the root that contains the module."""
+        return self.running.root.name
+
+    @property
+    def pass_number(self) -> int:
+        """The number of the pass, counted for each root."""
+        return self.running.number
+
+    @property
+    def step(self) -> int:
+        """The optimizer steps taken before the pass began."""
+        return self.running.step
+
+    @property
+    def mode(self) -> str:
+        """`train`, `eval` or `no_grad`."""
+        return self.running.mode
+
+    @property
+    def output(self) -> Any:
+        """The output, in its structure."""
+        return self.get("output")
+
+    @property
+    def input(self) -> Any:
+        """The input if there is just one, positional; else `Inputs` (of a function: a tuple)."""
+        return self.get("input")
+
+    @property
+    def grad(self) -> Any:
+        """The gradient of the output, in the output's structure; that of the latest backward."""
+        return self.get("grad")
+
+    @property
+    def grad_input(self) -> Any:
+        """The gradient of the input if there is just one, positional; else a `GradInput`."""
+        return self.get("grad_input")
+
+    def get(self, what: What) -> Any:
+        """What was captured of one kind.
+
+        Args:
+            what: `"input"`, `"output"`, `"grad"` or `"grad_input"`.
+
+        Raises:
+            CaptureError: it was not asked for, did not arrive, or was overwritten.
+        """
+        if what not in self.values:
+            raise CaptureError(self._missing(what))
+        where = f"{what} of {self.describe()}"
+        return given_back(self.values[what], self.versions.get(what), where)
+
+    def leaves(self, what: What = "output") -> dict[str, Tensor]:
+        """The captured tensors by the paths that read them, such as `output[1][0]`."""
+        return dict(leaves(self.get(what), what))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what was captured."""
+        return sum(map(bytes_of, self.values.values()))
+
+    def describe(self) -> str:
+        """The call in words, for errors."""
+        return f"{self.name or self.root!r}, call {self.index} of pass {self.pass_number}"
+
+    def _missing(self, what: str) -> str:
+        if what not in _NAMES:
+            return f"{what!r} is nothing that can be captured; choose of {', '.join(WHATS)}"
+        if what.startswith("grad"):
+            return (
+                f"no {_NAMES[what]} of {self.describe()} was captured: either it was not asked for "
+                f"(what={what!r}), or no gradient arrived before the capture ended (run backward "
+                "inside the `with` block; the output must need a gradient and be used)"
+            )
+        return (
+            f"the {_NAMES[what]} of {self.describe()} was not captured; ask for it: "
+            f"what=({what!r}, ...)"
+        )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{what} {describe(value)}" for what, value in self.values.items())
+        return f"<CapturedCall {self.describe()}: {shown}>"
+
+
+class Captured(Sequence[CapturedCall]):
+    """What was captured of one module or function: a sequence of its calls.
+
+    `.output` and the like give the value of the only call; where there were several they raise,
+    and `.outputs`, `.first`, `.last`, `.concat()` say which is meant.
+
+    Attributes:
+        name: the module's path, or the function's address without the index.
+        type: the class name of the module; the name of the function.
+        root: the name of the root that contains it.
+        paths: all paths of the module, where it is shared.
+    """
+
+    __slots__ = ("_calls", "dropped", "name", "paths", "root", "type")
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        root: str,
+        paths: tuple[str, ...] = (),
+        calls: deque[CapturedCall] | None = None,
+    ) -> None:
+        self.name = name
+        self.type = kind
+        self.root = root
+        self.paths = paths
+        self.dropped = 0
+        """How many calls were dropped to stay within the limit."""
+        self._calls: deque[CapturedCall] = deque() if calls is None else calls
+
+    @overload
+    def __getitem__(self, place: int) -> CapturedCall: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[CapturedCall]: ...
+    def __getitem__(self, place: int | slice) -> CapturedCall | Sequence[CapturedCall]:
+        return list(self._calls)[place]
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[CapturedCall]:
+        return iter(list(self._calls))
+
+    # One call.
+
+    @property
+    def first(self) -> CapturedCall:
+        """The first call that is held."""
+        return self._some()[0]
+
+    @property
+    def last(self) -> CapturedCall:
+        """The last call."""
+        return self._some()[-1]
+
+    @property
+    def output(self) -> Any:
+        """The output of the only call."""
+        return self._only("output")
+
+    @property
+    def input(self) -> Any:
+        """The input of the only call: bare if it is just one, positional; else `Inputs`."""
+        return self._only("input")
+
+    @property
+    def grad(self) -> Any:
+        """The gradient of the output of the only call."""
+        return self._only("grad")
+
+    @property
+    def grad_input(self) -> Any:
+        """The gradient of the input of the only call."""
+        return self._only("grad_input")
+
+    def leaves(self, what: What = "output") -> dict[str, Tensor]:
+        """The captured tensors of the only call by their paths, such as `output[1][0]`."""
+        return dict(leaves(self._only(what), what))
+
+    # All calls.
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The outputs of all calls."""
+        return [call.output for call in self]
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The inputs of all calls."""
+        return [call.input for call in self]
+
+    @property
+    def grads(self) -> list[Any]:
+        """The gradients of the outputs of all calls; None where none arrived."""
+        return [call.grad if "grad" in call.values else None for call in self]
+
+    @property
+    def grad_inputs(self) -> list[Any]:
+        """The gradients of the inputs of all calls; None where none arrived."""
+        return [call.grad_input if "grad_input" in call.values else None for call in self]
+
+    def concat(self, dim: int = 0, what: What = "output") -> Any:
+        """The values of all calls joined along a dimension, tensor by tensor in structures.
+
+        Args:
+            dim: the dimension.
+            what: `"output"`, `"input"`, `"grad"` or `"grad_input"`.
+
+        Raises:
+            CaptureError: there is no call, or their structures or shapes do not fit.
+        """
+        trees = [Tree.of(call.get(what)) for call in self._some()]
+        if len({len(tree.tensors) for tree in trees}) > 1:
+            msg = f"the calls of {self.name!r} have different structures; take them one by one"
+            raise CaptureError(msg)
+        parts = zip(*(tree.tensors for tree in trees), strict=True)
+        try:
+            return trees[0].rebuild([torch.cat(same, dim) for same in parts])
+        except (RuntimeError, IndexError) as error:
+            shapes = ", ".join(describe(tree.value) for tree in trees)
+            msg = f"the calls of {self.name!r} cannot be joined in dimension {dim}: {shapes}"
+            raise CaptureError(msg) from error
+
+    @property
+    def passes(self) -> list[int]:
+        """The numbers of the passes that the calls belong to."""
+        return sorted({call.pass_number for call in self})
+
+    def in_pass(self, number: int) -> Captured:
+        """The calls of one pass only."""
+        return self.where(pass_number=number)
+
+    def where(self, **attributes: object) -> Captured:
+        """The calls with certain attributes, such as `index=1` or `mode="eval"`."""
+        wanted = attributes.items()
+        calls = deque(c for c in self if all(getattr(c, name) == v for name, v in wanted))
+        return Captured(self.name, self.type, self.root, self.paths, calls)
+
+    def _some(self) -> deque[CapturedCall]:
+        if not self._calls:
+            why = " any more: they were dropped to stay within the limit" if self.dropped else ""
+            msg = f"no call of {self.name or self.root!r} is held{why}"
+            raise CaptureError(msg)
+        return self._calls
+
+    def _only(self, what: What) -> Any:
+        calls = self._some()
+        if len(calls) > 1:
+            msg = (
+                f"{self.name or self.root!r} was called {len(calls)} times, so .{what} is not "
+                f"clear; take .{what}s (a list), .first.{what}, .last.{what}, "
+                f".concat(dim=0, what={what!r}), or in_pass(number) of passes {self.passes}"
+            )
+            raise CaptureError(msg)
+        return calls[0].get(what)
+
+    def __repr__(self) -> str:
+        calls = f"{len(self)} call{'' if len(self) == 1 else 's'}"
+        shown = ""
+        if self._calls:
+            values = self._calls[-1].values.items()
+            shown = ": " + ", ".join(f"{what} {describe(value)}" for what, value in values)
+        return f"<Captured {self.name or self.root!r} ({self.type}), {calls}{shown}>"
