@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import hookline
-from hookline import ModuleHook, add_hook, get_module_hooks
+from hookline import ModuleCall, ModuleHook, add_hook, get_module_hooks
 from hookline.core.thread import module_switch
 from hookline.function_hooks import TimerHook as FunctionTimer
 from hookline.hooks.meter import TimeMeter
@@ -36,12 +36,12 @@ def step(net):
 
 def calls_of(recorder):
     """How many calls were measured, by level, root, path or name, and direction."""
-    return Counter(
-        {
-            (row.level, row.root, row.name or row.path, row.direction): row.calls
-            for row in recorder.rows()
-        }
-    )
+    found = Counter()
+    for row in recorder.rows():
+        # An earlier test's model that is not collected yet has the name without a number.
+        root = row.root.partition("#")[0]
+        found[row.level, root, row.name or row.path, row.direction] += row.calls
+    return found
 
 
 def in_threads(count, work):
@@ -111,6 +111,7 @@ def test_section_6_a_run_sees_all_threads(level):
         assert calls["module", "Net", path, "backward"] == 2 * 5 + 2 + 1
     if level == "both":  # a mode cannot be put into a thread that runs already
         assert calls["function", "Net", "linear", "forward"] >= 2 * (2 + 1)
+        assert calls["function", "Net", "linear", "backward"] >= 2 * (2 + 1)
 
 
 @pytest.mark.parametrize(
@@ -221,15 +222,16 @@ class Broken:
     """Stands in a method of the timers' meter and fails at one of its calls."""
 
     def __init__(self, monkeypatch, method, at, error=ZeroDivisionError):
-        self.count, self.at, self.error = 0, at, error
-        self.original = getattr(TimeMeter, method)
-        broken = self
+        self.count = 0
+        original = getattr(TimeMeter, method)
 
-        def stand_in(meter, *arguments):
-            broken.count += 1
-            if broken.count == broken.at:
-                raise broken.error("broken")
-            return broken.original(meter, *arguments)
+        def stand_in(meter, call, *arguments):
+            if isinstance(call, ModuleCall):
+                self.count += 1
+                if self.count == at:
+                    msg = "broken"
+                    raise error(msg)
+            return original(meter, call, *arguments)
 
         monkeypatch.setattr(TimeMeter, method, stand_in)
 
@@ -270,7 +272,7 @@ def test_section_6_a_fault_after_an_error_of_the_program(monkeypatch):
 def test_section_6_other_hooks_go_on(monkeypatch):
     """Of two measurements, the one without a fault is complete."""
     net = Net()
-    Broken(monkeypatch, "begin", 1)  # the module level's
+    Broken(monkeypatch, "begin", 1)
     with Recorder(time=True, level="both") as recorder:
         step(net)
 
@@ -295,7 +297,8 @@ def test_errors_of_the_program_and_its_hooks_are_no_faults():
     class Fails(ModuleHook):
         def forward_postprocess(self, call):
             if call.path == "body":
-                raise ValueError("hook")
+                msg = "hook"
+                raise ValueError(msg)
 
     net = Net()
     with Recorder(time=True) as recorder:
@@ -317,7 +320,8 @@ def test_a_second_timer_that_cannot_be_set_takes_the_first_along(monkeypatch):
     """If set-up fails half-way, nothing stays on."""
 
     def fail(self, target):
-        raise OSError("no modes")
+        msg = "no modes"
+        raise OSError(msg)
 
     monkeypatch.setattr(FunctionTimer, "added", fail)
     with pytest.raises(OSError, match="no modes"):

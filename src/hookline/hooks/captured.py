@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hookline.errors import CaptureError
 from hookline.hooks.keep import bytes_of, given_back
+from hookline.modules.replace import GradInput, bare_or_inputs
 from hookline.torch_base.tree import Tree, describe, leaves
 
 What: TypeAlias = Literal["input", "output", "grad", "grad_input"]
@@ -22,6 +23,8 @@ _NAMES: dict[str, str] = {
     "grad": "gradient of the output",
     "grad_input": "gradient of the inputs",
 }
+
+_OF_INPUTS = ("input", "grad_input")
 
 
 class Named(Protocol):
@@ -105,7 +108,7 @@ class CapturedCall:
 
     @property
     def input(self) -> Any:
-        """The input if there is just one, positional; else `Inputs` (of a function: a tuple)."""
+        """The input if there is just one, positional; else `Inputs`."""
         return self.get("input")
 
     @property
@@ -127,14 +130,34 @@ class CapturedCall:
         Raises:
             CaptureError: it was not asked for, did not arrive, or was overwritten.
         """
+        return self.shown(what, self.raw(what))
+
+    def raw(self, what: What) -> Any:
+        """As `get`, but of inputs always the positional and the keyword arguments."""
         if what not in self.values:
             raise CaptureError(self._missing(what))
         where = f"{what} of {self.describe()}"
         return given_back(self.values[what], self.versions.get(what), where)
 
+    def shown(self, what: What, raw: Any) -> Any:
+        """What `get` gives for what `raw` gives."""
+        if what not in _OF_INPUTS:
+            return raw
+        args, kwargs = raw
+        if what == "input" or (len(args) == 1 and not kwargs):
+            return bare_or_inputs(args, kwargs)
+        return GradInput.of(args, kwargs)
+
     def leaves(self, what: What = "output") -> dict[str, Tensor]:
         """The captured tensors by the paths that read them, such as `output[1][0]`."""
-        return dict(leaves(self.get(what), what))
+        raw = self.raw(what)
+        if what not in _OF_INPUTS:
+            return dict(leaves(raw, what))
+        args, kwargs = raw
+        if len(args) == 1 and not kwargs:
+            return dict(leaves(args[0], what))
+        by_position = what if what == "grad_input" else f"{what}.args"
+        return dict(leaves(args, by_position) + leaves(kwargs, f"{what}.kwargs"))
 
     @property
     def nbytes(self) -> int:
@@ -177,7 +200,7 @@ class Captured(Sequence[CapturedCall]):
         paths: all paths of the module, where it is shared.
     """
 
-    __slots__ = ("_calls", "dropped", "name", "paths", "root", "type")
+    __slots__ = ("dropped", "held", "name", "paths", "root", "type")
 
     def __init__(
         self,
@@ -193,20 +216,20 @@ class Captured(Sequence[CapturedCall]):
         self.paths = paths
         self.dropped = 0
         """How many calls were dropped to stay within the limit."""
-        self._calls: deque[CapturedCall] = deque() if calls is None else calls
+        self.held: deque[CapturedCall] = deque() if calls is None else calls
 
     @overload
     def __getitem__(self, place: int) -> CapturedCall: ...
     @overload
     def __getitem__(self, place: slice) -> Sequence[CapturedCall]: ...
     def __getitem__(self, place: int | slice) -> CapturedCall | Sequence[CapturedCall]:
-        return list(self._calls)[place]
+        return list(self.held)[place]
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self.held)
 
     def __iter__(self) -> Iterator[CapturedCall]:
-        return iter(list(self._calls))
+        return iter(list(self.held))
 
     # One call.
 
@@ -242,7 +265,7 @@ class Captured(Sequence[CapturedCall]):
 
     def leaves(self, what: What = "output") -> dict[str, Tensor]:
         """The captured tensors of the only call by their paths, such as `output[1][0]`."""
-        return dict(leaves(self._only(what), what))
+        return self._only_call(what).leaves(what)
 
     # All calls.
 
@@ -276,17 +299,19 @@ class Captured(Sequence[CapturedCall]):
         Raises:
             CaptureError: there is no call, or their structures or shapes do not fit.
         """
-        trees = [Tree.of(call.get(what)) for call in self._some()]
+        calls = self._some()
+        trees = [Tree.of(call.raw(what)) for call in calls]
         if len({len(tree.tensors) for tree in trees}) > 1:
             msg = f"the calls of {self.name!r} have different structures; take them one by one"
             raise CaptureError(msg)
         parts = zip(*(tree.tensors for tree in trees), strict=True)
         try:
-            return trees[0].rebuild([torch.cat(same, dim) for same in parts])
+            joined = trees[0].rebuild([torch.cat(same, dim) for same in parts])
         except (RuntimeError, IndexError) as error:
             shapes = ", ".join(describe(tree.value) for tree in trees)
             msg = f"the calls of {self.name!r} cannot be joined in dimension {dim}: {shapes}"
             raise CaptureError(msg) from error
+        return calls[0].shown(what, joined)
 
     @property
     def passes(self) -> list[int]:
@@ -304,13 +329,16 @@ class Captured(Sequence[CapturedCall]):
         return Captured(self.name, self.type, self.root, self.paths, calls)
 
     def _some(self) -> deque[CapturedCall]:
-        if not self._calls:
+        if not self.held:
             why = " any more: they were dropped to stay within the limit" if self.dropped else ""
             msg = f"no call of {self.name or self.root!r} is held{why}"
             raise CaptureError(msg)
-        return self._calls
+        return self.held
 
     def _only(self, what: What) -> Any:
+        return self._only_call(what).get(what)
+
+    def _only_call(self, what: What) -> CapturedCall:
         calls = self._some()
         if len(calls) > 1:
             msg = (
@@ -319,12 +347,12 @@ class Captured(Sequence[CapturedCall]):
                 f".concat(dim=0, what={what!r}), or in_pass(number) of passes {self.passes}"
             )
             raise CaptureError(msg)
-        return calls[0].get(what)
+        return calls[0]
 
     def __repr__(self) -> str:
         calls = f"{len(self)} call{'' if len(self) == 1 else 's'}"
         shown = ""
-        if self._calls:
-            values = self._calls[-1].values.items()
+        if self.held:
+            values = self.held[-1].values.items()
             shown = ": " + ", ".join(f"{what} {describe(value)}" for what, value in values)
         return f"<Captured {self.name or self.root!r} ({self.type}), {calls}{shown}>"

@@ -13,6 +13,7 @@ from hookline.core.phases import Phase
 from hookline.errors import HookTypeError, HookValueError
 from hookline.modules.replace import GradInput, new_gradients, new_inputs, new_output
 from hookline.torch_base.tree import describe
+from hookline.torch_base.wrappers import type_name
 
 if TYPE_CHECKING:
     from hookline.core.registry import HookRegistry
@@ -73,7 +74,7 @@ class ModuleCall(Call):
     @property
     def type(self) -> str:
         """The class name of the module."""
-        return self.cls.__name__
+        return type_name(self.cls, self.key())
 
     @property
     def label(self) -> str:

@@ -34,6 +34,7 @@ from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.paths import roots
 from hookline.torch_base.private import StopRecomputation, sequence_number
 from hookline.torch_base.stack import acting, place, steps
+from hookline.torch_base.wrappers import hands_on
 
 control_flow.add(StopRecomputation)
 
@@ -88,6 +89,10 @@ def _watched(
     kwargs: dict[str, Any],
 ) -> Any:
     """Run a call that somebody watches: say whose call it is, and fire its forward events."""
+    if hands_on[type(module)]:  # only what was put on the wrapper itself sees its call
+        lineup = EMPTY if own is None else own.lineup
+        if lineup is EMPTY:
+            return _handed_on(original, module, thread, args, kwargs)
     timed = demand.clock
     if timed:
         thread.clock.freeze()
@@ -106,6 +111,24 @@ def _watched(
         call.args = call.kwargs = call.out = None
         if timed:
             thread.clock.thaw()
+
+
+def _handed_on(
+    original: Callable[..., Any],
+    module: nn.Module,
+    thread: Thread,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run a call of a wrapper, such as DistributedDataParallel: that inside of it is watched."""
+    if not thread.stack:
+        thread.running = None
+        thread.grad = torch.is_grad_enabled()
+    thread.stack.append(module)
+    try:
+        return original(module, *args, **kwargs)
+    finally:
+        thread.stack.pop()
 
 
 def _forward(

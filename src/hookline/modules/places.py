@@ -17,6 +17,7 @@ from hookline.core.entry import EMPTY, Lineup
 from hookline.core.registry import HookRegistry
 from hookline.core.switch import lock
 from hookline.core.thread import Thread, module_switch
+from hookline.torch_base.wrappers import hands_on
 
 if TYPE_CHECKING:
     from hookline.modules.call import ModuleCall
@@ -68,5 +69,5 @@ def lineup_of(call: ModuleCall, thread: Thread) -> Lineup:
         registry = call.wrapped()
         return EMPTY if registry is None else registry.lineup
     own = table.get(call.key)
-    outer = outer_lineup(thread)
+    outer = EMPTY if hands_on[call.cls] else outer_lineup(thread)
     return outer if own is None else own.behind(outer)

@@ -52,6 +52,18 @@ class_names: Final = _ClassNames()
 """The name of each class; `fully_shard` gives modules a class of their own, which does not count."""
 
 
+def type_name(cls: type, module: nn.Module | None) -> str:
+    """What a module is called in tables of types; a compiled module as the one inside.
+
+    Args:
+        cls: its class.
+        module: the module, if it is still there.
+    """
+    if _wrapped[cls] and module is not None:
+        cls = type(innermost(module))
+    return class_names[cls]
+
+
 def is_compiled(cls: type) -> bool:
     """Whether a class is that of what `torch.compile` makes of a module."""
     return any(_name(base) == COMPILED for base in cls.__mro__)

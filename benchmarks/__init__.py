@@ -1,0 +1,1 @@
+"""What hooks cost, measured as differences and ratios inside one run."""

@@ -1,0 +1,289 @@
+"""Where captured calls are kept, within bounds, and the mapping through which they are read."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Literal, TypeAlias
+
+from hookline.core.patterns import did_you_mean, near, split_address
+from hookline.errors import CaptureKeyError, CaptureLimitError, HookValueError
+from hookline.hooks.captured import Captured, CapturedCall, Named
+from hookline.hooks.keep import bytes_of
+
+Calls: TypeAlias = Literal["all", "first", "last"]
+Overflow: TypeAlias = Literal["error", "oldest"]
+Entries: TypeAlias = dict[tuple[Named, str], Captured]
+
+
+class Store:
+    """The captured calls, by root and name.
+
+    Args:
+        calls: which calls of each module or function to hold.
+        limit: the most bytes to hold, or None.
+        overflow: whether going beyond is an error, or the oldest calls give way.
+
+    Raises:
+        HookValueError: an option has a value that there is not.
+    """
+
+    __slots__ = ("_held", "_lock", "_order", "_overflow", "calls", "dropped", "entries", "limit")
+
+    def __init__(
+        self, calls: Calls = "all", limit: int | None = None, overflow: Overflow = "error"
+    ) -> None:
+        _check_choice("calls", calls, ("all", "first", "last"))
+        _check_choice("overflow", overflow, ("error", "oldest"))
+        if limit is not None and (not isinstance(limit, int) or limit <= 0):
+            msg = f"limit= is a number of bytes, such as 2**30, not {limit!r}"
+            raise HookValueError(msg)
+        if limit is None and overflow == "oldest":
+            msg = 'overflow="oldest" needs limit=, the number of bytes to stay within'
+            raise HookValueError(msg)
+        self.entries: Final[Entries] = {}
+        self.calls: Final = calls
+        self.limit: Final = limit
+        self.dropped = 0
+        self._overflow: Final = overflow
+        self._order: Final[dict[CapturedCall, tuple[Captured, int]]] = {}
+        self._held = 0
+        self._lock: Final = threading.Lock()
+
+    def entry(self, root: Named, name: str, kind: str, paths: tuple[str, ...] = ()) -> Captured:
+        """The place for the calls of one module or function."""
+        calls: deque[CapturedCall] = deque(maxlen=1 if self.calls == "last" else None)
+        return self.entries.setdefault((root, name), Captured(name, kind, root.name, paths, calls))
+
+    def is_full(self, entry: Captured) -> bool:
+        """Whether no further call of it is to be held."""
+        return self.calls == "first" and len(entry) > 0
+
+    def add(self, entry: Captured, call: CapturedCall) -> None:
+        """Hold a call.
+
+        Raises:
+            CaptureLimitError: it does not fit into the limit.
+        """
+        if self.limit is None:
+            entry.held.append(call)
+            return
+        with self._lock:
+            if self.calls == "last" and entry.held:
+                self._forget(entry.held[0])
+            entry.held.append(call)
+            self._order[call] = (entry, 0)
+            self._grow(call, call.nbytes)
+
+    def grew(self, call: CapturedCall, what: str) -> None:
+        """Count what a call that is held got later.
+
+        Raises:
+            CaptureLimitError: it does not fit into the limit.
+        """
+        if self.limit is not None:
+            with self._lock:
+                if call in self._order:
+                    self._grow(call, bytes_of(call.values[what]))
+
+    def _grow(self, call: CapturedCall, by: int) -> None:
+        limit = self.limit
+        assert limit is not None
+        entry, size = self._order[call]
+        self._order[call] = (entry, size + by)
+        self._held += by
+        while self._held > limit and self._overflow == "oldest" and len(self._order) > 1:
+            oldest = next(each for each in self._order if each is not call)
+            self._order[oldest][0].dropped += 1
+            self._forget(oldest)
+            self.dropped += 1
+        if self._held > limit:
+            held = self._held
+            self._forget(call)
+            msg = (
+                f"capturing {call.describe()} takes {held:,} bytes, more than limit={limit:,}; "
+                'select fewer modules, use reduce=, dtype=, calls="last" or overflow="oldest", or '
+                "raise the limit"
+            )
+            raise CaptureLimitError(msg)
+
+    def _forget(self, call: CapturedCall) -> None:
+        entry, size = self._order.pop(call)
+        self._held -= size
+        entry.held.remove(call)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes held."""
+        return sum(call.nbytes for entry in list(self.entries.values()) for call in entry)
+
+    def clear(self) -> None:
+        """Forget what was captured."""
+        with self._lock:
+            self.entries.clear()
+            self._order.clear()
+            self._held = self.dropped = 0
+
+
+def _check_choice(option: str, given: object, choices: tuple[str, ...]) -> None:
+    if given not in choices:
+        msg = f"{option}={given!r} is unknown; choose of {', '.join(map(repr, choices))}"
+        raise HookValueError(msg)
+
+
+class Captures(Mapping[str, Captured]):
+    """What was captured, by path (`"layers.0"`, `""` for the root) or address (`"layers.0:add"`).
+
+    Names are in the order in which they were captured first. If several roots share a name, the
+    root's name stands before it: `Generator.fc`. A shared module is found under each of its
+    paths, unless it was captured under several.
+
+    Example:
+        >>> import torch, hookline
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
+        >>> with hookline.capture(model, "*") as acts:
+        ...     _ = model(torch.ones(2, 3))
+        >>> list(acts), acts["1"].output.shape, acts.nbytes
+        (['0', '1'], torch.Size([2, 4]), 64)
+    """
+
+    def __init__(self, store: Store, why: Callable[[str], str] | None = None) -> None:
+        self._store = store
+        self._why = why
+
+    def __getitem__(self, name: str) -> Captured:
+        """What was captured under a path or address.
+
+        Raises:
+            CaptureKeyError: nothing was; the message gives near names and the likely cause.
+        """
+        named = self._named()
+        found = named.get(name)
+        if found is None and isinstance(name, str):
+            found = self._by_index(name, named) or self._by_alias(name) or self._root(name, named)
+        if found is None:
+            raise CaptureKeyError(self._missing(name, named))
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            self[name]  # type: ignore[index]
+        except CaptureKeyError:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named())
+
+    def __len__(self) -> int:
+        return len(self._store.entries)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors that are held."""
+        return self._store.nbytes
+
+    @property
+    def dropped(self) -> int:
+        """How many calls were dropped to stay within the limit."""
+        return self._store.dropped
+
+    @property
+    def passes(self) -> list[int]:
+        """The numbers of the passes that were captured."""
+        return sorted({number for entry in self.values() for number in entry.passes})
+
+    def in_pass(self, number: int) -> Captures:
+        """What was captured in one pass.
+
+        Args:
+            number: of the pass, counted for each root since hookline first saw it.
+        """
+        part = Store()
+        for key, entry in list(self._store.entries.items()):
+            found = entry.in_pass(number)
+            if found:
+                part.entries[key] = found
+        return Captures(part, self._why)
+
+    def clear(self) -> None:
+        """Forget what was captured so far."""
+        self._store.clear()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what was captured to a file in the format of safetensors.
+
+        Args:
+            path: the file; an existing one is replaced.
+
+        Raises:
+            CaptureError: something captured cannot be stored: a graph, a sparse tensor, …
+
+        Example:
+            >>> import tempfile, pathlib, torch, hookline
+            >>> model = torch.nn.Sequential(torch.nn.ReLU())
+            >>> with hookline.capture(model, "0") as acts:
+            ...     _ = model(torch.ones(2))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     file = pathlib.Path(folder, "acts.safetensors")
+            ...     acts.save(file)
+            ...     hookline.load_capture(file)["0"].output
+            tensor([1., 1.])
+        """
+        from hookline.hooks.capture_file import save
+
+        save(self, path)
+
+    def _named(self) -> dict[str, Captured]:
+        entries = list(self._store.entries.items())
+        names = [name for (_, name), _ in entries]
+        shared = {name for name in names if names.count(name) > 1} if _several(entries) else set()
+        return {_qualified(e) if e.name in shared else e.name: e for _, e in entries}
+
+    def _by_index(self, name: str, named: dict[str, Captured]) -> Captured | None:
+        address = split_address(name)
+        if address is None or address[1].index is None:
+            return None
+        entry = named.get(name[: name.rindex("[")])
+        return (entry and entry.where(index=address[1].index)) or None
+
+    def _by_alias(self, name: str) -> Captured | None:
+        found = [entry for entry in self._store.entries.values() if name in entry.paths]
+        if len(found) > 1:
+            paths = ", ".join(repr(entry.name) for entry in found)
+            msg = f"{name!r} is a shared module that was called as {paths}; choose one of these"
+            raise CaptureKeyError(msg)
+        return found[0] if found else None
+
+    def _root(self, name: str, named: dict[str, Captured]) -> Captured | None:
+        root = named.get("")
+        return root if root is not None and root.root == name else None
+
+    def _missing(self, name: str, named: Iterable[str]) -> str:
+        if not isinstance(name, str):
+            return f"captures are found by path or address, a str, not by {name!r}"
+        cause = self._why(name) if self._why is not None else ""
+        return f"nothing was captured under {name!r}{cause or did_you_mean(_near(name, named))}"
+
+    def __repr__(self) -> str:
+        shown = "".join(f"\n  {entry!r}" for entry in self.values())
+        return f"<{type(self).__name__}: {len(self)} names, {self.nbytes:,} bytes{shown}>"
+
+
+def _several(entries: list[tuple[tuple[Named, str], Captured]]) -> bool:
+    return len({id(root) for (root, _), _ in entries}) > 1
+
+
+def _qualified(entry: Captured) -> str:
+    return f"{entry.root}.{entry.name}" if entry.name else entry.root
+
+
+def _near(name: str, names: Iterable[str]) -> list[str]:
+    try:
+        return near(name, names)
+    except ValueError:  # it is no well-formed pattern
+        return []
+
+
