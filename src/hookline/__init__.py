@@ -5,6 +5,8 @@ The names here are loaded when they are first used, so that reading a report nee
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from hookline._version import __version__ as __version__
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from hookline.functions.hook import FunctionHook as FunctionHook
     from hookline.functions.hook import get_function_hooks as get_function_hooks
     from hookline.functions.node import FunctionNode as FunctionNode
+    from hookline.hooks.capture import capture as capture
+    from hookline.hooks.capture_file import load_capture as load_capture
     from hookline.modules.call import ModuleCall as ModuleCall
     from hookline.modules.gate import BackwardHookGate as BackwardHookGate
     from hookline.modules.hook import ModuleHook as ModuleHook
@@ -60,17 +64,29 @@ if TYPE_CHECKING:
     from hookline.modules.wrapper import ForwardPreHook as ForwardPreHook
     from hookline.modules.wrapper import Hooks as Hooks
     from hookline.modules.wrapper import with_hooks as with_hooks
+    from hookline.torch_base.select import select as select
+    from hookline.torch_base.selection import Selection as Selection
+    from hookline.watch import Watch as Watch
+    from hookline.watch import watch as watch
 else:
     _HOMES = {
         "core.calls": ("Inputs",),
         "core.handle": ("HookHandle",),
         "core.phases": ("HookKind", "Phase"),
         "core.registry": ("HookRegistry",),
-        "errors": ("HookNameError", "HookTypeError", "HookValueError", "HooklineError"),
+        "errors": (
+            "HookNameError",
+            "HookTypeError",
+            "HookValueError",
+            "HooklineError",
+            "SelectionError",
+        ),
         "function_hooks": ("TimerHook",),
         "functions.call": ("FunctionCall",),
         "functions.hook": ("FunctionHook", "get_function_hooks"),
         "functions.node": ("FunctionNode",),
+        "hooks.capture": ("capture",),
+        "hooks.capture_file": ("load_capture",),
         "modules.call": ("ModuleCall",),
         "modules.gate": ("BackwardHookGate",),
         "modules.hook": ("ModuleHook", "add_hook", "delete_hook", "get_module_hooks"),
@@ -93,9 +109,21 @@ else:
             "Hooks",
             "with_hooks",
         ),
+        "torch_base.select": ("select",),
+        "torch_base.selection": ("Selection",),
+        "watch": ("Watch", "watch"),
     }
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
     _MODULES = ("function_hooks", "module_hooks")
+
+    class _Package(ModuleType):
+        """Leaves `watch` the verb where importing the submodule of that name would put this."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name not in _HOME_OF or not isinstance(value, ModuleType):
+                super().__setattr__(name, value)
+
+    sys.modules[__name__].__class__ = _Package
 
     def __dir__() -> list[str]:
         return [*_HOME_OF, *_MODULES, "__version__"]

@@ -42,3 +42,19 @@ class CaptureKeyError(HooklineError, KeyError):
 
 class CaptureLimitError(CaptureError, MemoryError):
     """What is captured does not fit into the limit."""
+
+
+class NonFiniteError(HooklineError, ArithmeticError):
+    """NaN or Inf was found.
+
+    Args:
+        message: where, and why.
+        row: what was found, as a `NonFiniteRow`.
+
+    Attributes:
+        row: what was found.
+    """
+
+    def __init__(self, message: str, row: object = None) -> None:
+        super().__init__(message)
+        self.row = row

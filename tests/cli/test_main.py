@@ -146,3 +146,64 @@ def test_real_run(args):
     assert report.startswith("time by module: Net (train)")
     assert "time by module: Net (eval)" in report
     assert report.count("head") == 2
+
+
+@pytest.mark.parametrize("args", [["train.py"], ["-m", "train", "--fail"]], ids=" ".join)
+def test_real_run_by_function(args):
+    """By function, a training's results are the same, and functions stand under their modules."""
+    plain = python(*args)
+    hooked = python("-m", "hookline", "run", "--level", "function", *args)
+
+    assert (hooked.stdout, hooked.returncode) == (plain.stdout, plain.returncode)
+    assert hooked.stderr.startswith(plain.stderr)
+    report = hooked.stderr.removeprefix(plain.stderr)
+    train, eval_ = tables(report, "function (train)"), tables(report, "function (eval)")
+    assert train.index("Net layers.0") < train.index("Net layers.1") < train.index("Net head")
+    assert called(train, "relu") == ["2"]
+    assert called(train, "linear") == ["2", "2"]
+    assert called(train.partition("outside modules")[2], "square") == ["2"]
+    assert called(eval_, "linear") == ["1", "1"]
+    assert "time by module" not in report
+
+
+def test_real_run_by_both():
+    """By both levels, tables of modules come first, then those of functions."""
+    hooked = python("-m", "hookline", "run", "--level", "both", "train.py")
+    titles = [line.strip() for line in hooked.stderr.splitlines() if line.startswith("time by")]
+
+    assert titles[:2] == ["time by module: Net (train)", "time by module: Net (eval)"]
+    assert titles[2] == "time by function (train)"
+    assert sorted(titles[3:]) == ["time by function (eval)", "time by function (no_grad)"]
+    assert called(tables(hooked.stderr, "module: Net (train)"), "0") == ["Linear"]
+
+
+def test_run_by_function_reaches_threads_and_leaves_workers_alone():
+    """Threads and custom functions are seen, forked workers are not; the program's hook works."""
+    plain = python("functions.py")
+    hooked = python("-m", "hookline", "run", "--level", "function", "functions.py")
+
+    assert (hooked.stdout, hooked.returncode) == (plain.stdout, plain.returncode)
+    assert plain.stderr == ""
+    table = tables(hooked.stderr, "function (train)")
+    assert called(table, "Double") == ["2"]
+    assert called(table, "tanh") == ["1"]
+    assert called(table, "square") == []
+
+
+def test_unknown_level():
+    """A level that does not exist is an error that lists those that do."""
+    result = CliRunner().invoke(cli, ["run", "--level", "layer", "train.py"], prog_name="hookline")
+
+    assert result.exit_code == 2
+    assert "'layer' is not one of 'module', 'function', 'both'" in result.output
+
+
+def tables(report, title):
+    """The table of a title, without it."""
+    return report.partition(f"time by {title}")[2].partition("time by")[0]
+
+
+def called(table, name):
+    """What stands behind a name in each of its lines: the number of calls, for functions."""
+    lines = [line.split() for line in table.splitlines()]
+    return [cells[1] for cells in lines if cells[:1] == [name]]

@@ -348,7 +348,7 @@ class Modules(ModuleHook):
 def test_c4_not_a_function_hook(hook, given):
     """Something else than a function hook is refused, and nothing is registered."""
     node = FunctionNode(swish)
-    with pytest.raises(HookTypeError, match="^Hook must be of type FunctionHook, not ") as caught:
+    with pytest.raises(HookTypeError, match="Hook must be of type FunctionHook, not ") as caught:
         node.add_hook(hook)
 
     assert given in str(caught.value)

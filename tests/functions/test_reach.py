@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from torch.autograd.function import _SingleLevelFunction
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from hookline import FunctionHook, FunctionNode, ModuleHook, get_function_hooks
 from hookline.core.scope import entry_of
@@ -133,13 +135,16 @@ def test_c1_removed_on_any_exit():
 def test_failed_start_leaves_nothing(monkeypatch):
     """If turning on fails half-way, nothing stays on, and a later scope works."""
 
+    error = OSError("no patch today")
+
     def refuse():
-        raise OSError("no patch today")
+        raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(reach._custom_switch, "_on", refuse, raising=True)
-        with pytest.raises(OSError, match="no patch today"):
+        with pytest.raises(OSError, match="no patch today") as caught:
             Log().__enter__()
+    assert caught.value is error
     assert modes() == []
     assert get_function_hooks() == {}
 
@@ -167,6 +172,27 @@ def test_r6_with_a_mode_of_the_users(order):
     assert log.names == ["ones", "add", "sum"]
     assert log.backwards == ["sum", "add"]
     assert theirs.names == alone.names
+
+
+def test_functions_that_a_backward_repeats():
+    """What a reentrant checkpoint repeats is seen in forward and backward, whoever calls it."""
+
+    def inner(x):
+        return x.exp().sin()
+
+    def run(x):
+        x.grad = None
+        checkpoint(inner, x * 2, use_reentrant=True).sum().backward()
+        return x.grad
+
+    x = torch.ones(2, requires_grad=True)
+    expected = run(x)
+    for theirs in (nullcontext(), Counting()):
+        with theirs, Log() as log:
+            gradient = run(x)
+        assert log.names == ["mul", "exp", "sin", "sum", "exp", "sin"]
+        assert log.backwards == ["sum", "sin", "exp", "mul"]
+        assert torch.equal(gradient, expected)
 
 
 def test_mode_above_decides_what_we_see():
@@ -507,8 +533,6 @@ def test_c5_hooks_on_all_threads_come_after_the_threads_own():
 def test_interpreter_ends_quietly_with_hooks_on():
     """A program that ends with hooks of every kind still on says nothing about it."""
     program = Path(__file__).parent / "programs" / "left_on.py"
-    result = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, check=False
-    )
+    result = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
 
     assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")

@@ -163,10 +163,11 @@ def test_c1_nothing_is_seen_before_and_after():
     assert hook.events == []
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3)])
-def test_c1_the_scope_closes_on_any_exit(error):
+@pytest.mark.parametrize("kind", [LookupError, KeyboardInterrupt, SystemExit])
+def test_c1_the_scope_closes_on_any_exit(kind):
     """An error that leaves the block is the same object, and the hook is gone."""
-    with pytest.raises(type(error)) as caught, Log():
+    error = kind()
+    with pytest.raises(kind) as caught, Log():
         raise error
 
     assert caught.value is error
@@ -746,19 +747,19 @@ def test_c9_aborted_gets_the_call_and_the_exception():
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt(), SystemExit(1)])
-def test_c9_a_raising_callback_ends_the_others(phase, error):
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_c9_a_raising_callback_ends_the_others(phase, kind):
     """Whichever callback raises, each other hook has one end for each begin that ran.
 
     A begin that itself raised counts as not run, and an end that raised as the end.
     """
-    events = []
+    error, events = kind(), []
 
     def fail(call):
         raise error
 
     before, after = named("before", events), named("after", events)
-    with before, doing(phase, fail), after, pytest.raises(type(error)) as caught:
+    with before, doing(phase, fail), after, pytest.raises(kind) as caught:
         run(nn.Linear(3, 2))
 
     assert caught.value is error

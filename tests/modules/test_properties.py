@@ -9,11 +9,12 @@ same values, and the same results must come out.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -22,9 +23,10 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 import hookline
-from hookline import Phase
+from hookline import GradInput, Phase
 from hookline.core.demand import demand
 from hookline.core.thread import local, module_switch
+from hookline.torch_base.tree import leaves, map_tensors, tensors
 
 WIDTH = 4
 PHASES = [phase.value for phase in Phase]
@@ -611,6 +613,180 @@ def test_hooks_in_torchs_signatures_do_what_torchs_own_do(spec, hooks):
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
     assert_nothing_left()
+
+
+# Against plain autograd, for inputs and outputs of any structure.
+
+
+class Pair(NamedTuple):
+    first: object
+    second: object
+
+
+@dataclass
+class Answer:
+    logits: object
+    extra: object
+
+
+# Names stand for tensors; all else stays as it is.
+structures = st.recursive(
+    st.sampled_from(["a", "b", "plain", None, 3]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.sampled_from("xyz"), inner, max_size=3),
+        st.builds(Pair, inner, inner),
+        st.builds(Answer, inner, inner),
+    ),
+    max_leaves=6,
+)
+
+
+def fill(structure, make):
+    """The structure with `make(name)` in place of each name."""
+    match structure:
+        case str():
+            return make(structure)
+        case Pair():
+            return Pair(*(fill(each, make) for each in structure))
+        case list() | tuple():
+            return type(structure)(fill(each, make) for each in structure)
+        case dict():
+            return {key: fill(each, make) for key, each in structure.items()}
+        case Answer():
+            return Answer(fill(structure.logits, make), fill(structure.extra, make))
+    return structure
+
+
+class Mixes(nn.Module):
+    """Makes an output of a given structure from all tensors of its inputs.
+
+    In it, `a` is a new tensor each time, `b` the first input, and `plain` one without gradient.
+    """
+
+    def __init__(self, structure):
+        super().__init__()
+        self.structure = structure
+        self.weight = nn.Parameter(torch.ones(2, dtype=torch.float64))
+
+    def forward(self, *args, **kwargs):
+        given = tensors((args, kwargs))
+        total = sum((t * (i + 1) for i, t in enumerate(given)), self.weight * 1)
+        numbers = itertools.count(1)
+
+        def make(name):
+            if name == "a":
+                return (total * next(numbers)).sin()
+            return (given or [total])[0] if name == "b" else torch.ones_like(total).detach()
+
+        return fill(self.structure, make)
+
+
+def weighted_sum(value):
+    """A loss in which each place of a structure has its own weight."""
+    found = [t * (i + 2) for i, t in enumerate(tensors(value)) if t.requires_grad]
+    return sum((t.exp().sum() for t in found), torch.zeros((), dtype=torch.float64))
+
+
+def separate(value):
+    """The value with an alias of its own at every place."""
+    return map_tensors(lambda t: t.view_as(t) if t.requires_grad else t, value)
+
+
+def gradients_by_path(value, found):
+    """The gradients that there are, by the paths of the tensors."""
+    paths = [path for path, _ in leaves(value)]
+    return {path: g for path, g in zip(paths, found, strict=True) if g is not None}
+
+
+def plain_gradients(outputs, inputs, weights=None):
+    """What autograd gives for each of the inputs, None where it gives none."""
+    wanted = [t for t in inputs if t.requires_grad]
+    pairs = [
+        (o, w)
+        for o, w in zip(outputs, weights or [None] * len(outputs), strict=True)
+        if o.requires_grad and (weights is None or w is not None)
+    ]
+    found = iter(
+        torch.autograd.grad(
+            [o for o, _ in pairs],
+            wanted,
+            [w for _, w in pairs],
+            allow_unused=True,
+            retain_graph=True,
+        )
+        if pairs and wanted
+        else [None] * len(wanted)
+    )
+    return [next(found) if t.requires_grad else None for t in inputs]
+
+
+def assert_same_by_path(found, expected):
+    assert found.keys() == expected.keys()
+    for path, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[path])
+
+
+@thorough(max_examples=150)
+@given(
+    args=st.lists(structures, max_size=2),
+    kwargs=st.dictionaries(st.sampled_from(["k", "l"]), structures, max_size=2),
+    structure=structures,
+    factors=st.tuples(st.sampled_from([None, 2.0]), st.sampled_from([None, 3.0])),
+)
+def test_p5_gradients_of_any_structures_are_those_of_plain_autograd(
+    args, kwargs, structure, factors
+):
+    """Seen by the hooks, and after they were scaled: at every place, and at the leaves."""
+    module = Mixes(structure)
+    pool = {name: torch.rand(2, dtype=torch.float64, requires_grad=True) for name in "ab"}
+    pool["plain"] = torch.rand(2, dtype=torch.float64)
+    args, kwargs = fill((tuple(args), kwargs), pool.__getitem__)
+    seen = []
+
+    def scale_out(module, grad_output):
+        seen.append((grad_output,))
+        return factors[0] and map_tensors(lambda g: g * factors[0], grad_output)
+
+    def scale_in(module, grad_input, grad_output):
+        seen.append((grad_input, grad_output))
+        whole = (tuple(grad_input), grad_input.kwargs)
+        return factors[1] and GradInput.of(*map_tensors(lambda g: g * factors[1], whole))
+
+    with (
+        hookline.register_full_backward_pre_hook(module, scale_out),
+        hookline.register_full_backward_hook(module, scale_in),
+    ):
+        loss = weighted_sum(module(*args, **kwargs))
+        if loss.requires_grad:
+            loss.backward()
+    assert_nothing_left()
+
+    inside = separate((args, kwargs))
+    before = module(*inside[0], **inside[1])
+    after = separate(before)
+    grad_out = plain_gradients([weighted_sum(after)], tensors(after))
+    scaled_out = [g if g is None else g * (factors[0] or 1) for g in grad_out]
+    grad_in = plain_gradients(tensors(before), tensors(inside), scaled_out)
+    if not any(g is not None for g in grad_out):
+        assert seen == []
+        return
+    (begin,), (grad_input, end) = seen
+    whole = (after,) if isinstance(after, Tensor) else after
+    assert_same_by_path(dict(leaves(begin)), gradients_by_path(whole, grad_out))
+    assert_same_by_path(dict(leaves(end)), gradients_by_path(whole, scaled_out))
+    found = dict(leaves((tuple(grad_input), grad_input.kwargs)))
+    assert_same_by_path(found, gradients_by_path(inside, grad_in))
+    for leaf in (pool["a"], pool["b"]):
+        parts = [
+            gradient * (factors[1] or 1)
+            for tensor, gradient in zip(tensors((args, kwargs)), grad_in, strict=True)
+            if tensor is leaf and gradient is not None
+        ]
+        assert (leaf.grad is None) == (not parts)
+        if parts:
+            torch.testing.assert_close(leaf.grad, sum(parts))
 
 
 # Observers.

@@ -326,6 +326,15 @@ def test_p2_a_hook_without_kwargs_may_return_a_tuple_that_looks_like_args_and_kw
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("value", [[(1,), {}], Pair((1,), {})])
+def test_p2_only_an_exact_tuple_is_args_and_kwargs(form, value):
+    """A list, or a named tuple, of a tuple and a dict is a value of the model's."""
+    module = nn.Identity()
+    with register(form, "forward_pre_hook", module, lambda m, args, kwargs: value):
+        assert module(None) is value
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", [0, False, 1.5, "text"])
 def test_a_forward_hook_that_returns_a_plain_value_for_a_tensor_is_refused(form, value, linear, x):
     """A lambda that was meant to observe; torch would put it in the output's place."""
@@ -582,6 +591,30 @@ def test_p4_nothing_is_put_on_the_module(kind, linear):
     with getattr(hookline, f"register_{kind}")(linear, lambda *_: None):
         assert {name: copy.copy(value) for name, value in vars(linear).items()} == before
     assert hookline.hooks_of(linear) == []
+
+
+class Callable:
+    """A hook that can be looked for after its removal."""
+
+    def __call__(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_r5_a_removed_hook_leaves_no_trace(form, kind, linear, x):
+    """Neither it nor what it holds lives on, though other hooks of the module stay."""
+    hook = Callable()
+    gone = weakref.ref(hook)
+    with (
+        hookline.register_forward_hook(linear, lambda *_: None),
+        hookline.register_module_forward_hook(lambda *_: None),
+    ):
+        handle = register(form, kind, linear, hook)
+        linear(x).sum().backward()
+        handle.remove()
+        del handle, hook
+        assert gone() is None
 
 
 # P5: backward hooks, against torch's own where those work.

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import hookline
 from hookline.core.calls import Inputs
 from hookline.errors import HookTypeError, HookValueError
-from hookline.modules.call import ModuleCall
 from hookline.modules.replace import (
     GradInput,
     bare_or_inputs,
@@ -37,10 +37,29 @@ class Answer:
     label: str = "cat"
 
 
+class Thrice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(3, 3))
+
+    def forward(self, x):
+        return self.encoder(self.encoder(self.encoder(x)))
+
+
+MODEL = Thrice()
+
+
 def call_with(*args, out=None, **kwargs):
-    """A call as the engine makes it, at `encoder.0`."""
-    call = ModuleCall()
-    call.paths, call.cls, call.index = ("encoder.0",), torch.nn.Linear, 2
+    """The third call of `encoder.0`, as the engine made it, with other values in it."""
+    calls = []
+
+    class Keep(hookline.ModuleHook):
+        def forward_preprocess(self, call):
+            calls.append(call)
+
+    with Keep():
+        MODEL(X)
+    call = next(c for c in calls if c.path == "encoder.0" and c.index == 2)
     call.args, call.kwargs, call.out = args, kwargs, out
     return call
 
@@ -93,20 +112,20 @@ def test_p2_anything_else_is_the_only_positional_argument(value):
 
 
 @pytest.mark.parametrize(
-    ("call", "value", "counts"),
+    ("args", "kwargs", "value", "counts"),
     [
-        (call_with(X), (X, Y), "2 positional argument(s) in place of 1"),
-        (call_with(X), (), "0 positional argument(s) in place of 1"),
-        (call_with(X, Y), X, "1 positional argument(s) in place of 2"),
-        (call_with(X, Y), (X,), "1 positional argument(s) in place of 2"),
-        (call_with(X, Y), Pair(X, Y), "1 positional argument(s) in place of 2"),
-        (call_with(mask=MASK), X, "1 positional argument(s) in place of 0"),
+        ((X,), {}, (X, Y), "2 positional argument(s) in place of 1"),
+        ((X,), {}, (), "0 positional argument(s) in place of 1"),
+        ((X, Y), {}, X, "1 positional argument(s) in place of 2"),
+        ((X, Y), {}, (X,), "1 positional argument(s) in place of 2"),
+        ((X, Y), {}, Pair(X, Y), "1 positional argument(s) in place of 2"),
+        ((), {"mask": MASK}, X, "1 positional argument(s) in place of 0"),
     ],
 )
-def test_p2_another_number_of_positional_arguments_is_refused(call, value, counts):
+def test_p2_another_number_of_positional_arguments_is_refused(args, kwargs, value, counts):
     """The error names hook and module and shows how to change the number."""
     with pytest.raises(HookTypeError) as caught:
-        new_inputs(call, value, "forward pre-hook noise")
+        new_inputs(call_with(*args, **kwargs), value, "forward pre-hook noise")
 
     text = str(caught.value)
     assert counts in text

@@ -588,6 +588,35 @@ def test_v7_copied_or_pickled_it_comes_back_as_the_bare_layer(duplicate, x):
     assert torch.equal(layer(x), bare(x) + 1)
 
 
+class KeepsHooks(nn.Module):
+    """A model that holds everything that `with_hooks` gave."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.hooks = with_hooks(nn.Linear(10, 5))
+        self.handle = self.hooks.add_forward_hook(lambda value, out: out + 1)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
+)
+def test_v7_a_model_may_keep_its_hooks_and_handles(duplicate, x):
+    """Copies and pickles of it have none, and it keeps its own."""
+    model = KeepsHooks()
+
+    made = duplicate(model)
+
+    assert made.hooks is None
+    assert made.handle is None
+    assert hookline.hooks_of(made) == []
+    assert torch.equal(model(x), made(x) + 1)
+    model.handle.remove()
+    assert torch.equal(model(x), made(x))
+
+
 def test_v7_a_pickle_of_the_wrapper_is_byte_for_byte_that_of_the_layer():
     """So it is loadable where hookline is not installed."""
     bare, layer, hooks = wrapped_linear()
@@ -720,6 +749,17 @@ def test_v7_what_changes_a_layers_weights_works_on_the_wrapper(change, undo, nes
         undo(layer)
         with hooks.add_forward_hook(lambda value, out: out + 1):
             assert torch.equal(layer(x), plain(x) + 1)
+
+
+def test_v7_a_wrapped_model_can_be_called_with_other_parameters(x):
+    """By `functional_call`, which puts them in and takes them out again."""
+    bare, layer, hooks = wrapped_linear()
+    hooks.add_forward_hook(lambda value, out: out + 1)
+    others = {name: p * 2 for name, p in nn.Sequential(bare).named_parameters()}
+
+    out = torch.func.functional_call(nn.Sequential(layer), others, (x,))
+
+    assert torch.equal(out, F.linear(x, bare.weight * 2, bare.bias * 2) + 1)
 
 
 def test_v7_a_lazy_layer_becomes_its_final_class(x):

@@ -138,16 +138,111 @@ def test_functions_stand_under_their_module():
     ]
 
 
-def test_functions_come_after_modules_and_share_their_root():
-    """A function's share is of its root's time, which the modules' rows tell."""
+def test_functions_come_after_modules():
+    """With both levels, the tables of modules stand before those of functions."""
     rows = [function("relu", total=1.0), row("", total=4.0)]
-    lines = lines_of(rows)
 
-    assert [line for line in lines if line.startswith("time by")] == [
+    assert [line for line in lines_of(rows) if line.startswith("time by")] == [
         "time by module: Net (train)",
         "time by function (train)",
     ]
-    assert lines[-1].endswith("25.0%")
+
+
+def test_groups_stand_in_the_order_of_the_tree():
+    """A module's functions stand before those of the modules in it, as in the modules' table."""
+    paths = ["b.0", "b.1", "a", "b", ""]
+    rows = [function("f", path) for path in paths] + [function("g", "b.0", root="Other")]
+    heads = [line for line in lines_of(rows) if line.startswith(("Net", "Other"))]
+
+    assert heads == ["Net", "Net b", "Net b.0", "Net b.1", "Net a", "Other b.0"]
+
+
+def test_functions_of_a_module_are_sorted_by_time():
+    """In each group, that which takes most time both ways comes first."""
+    rows = [
+        *(function("small", total=1.0), function("both", total=2.0), function("large", total=3.0)),
+        *(function("both", direction="backward", total=2.0), function("other", "x", total=9.0)),
+    ]
+    names = [line.split()[0] for line in lines_of(rows)[2:]]
+
+    assert names == ["Net", "both", "large", "small", "Net", "other"]
+
+
+def test_share_of_a_function():
+    """A function's share is of all functions in its table, inside and outside of modules."""
+    rows = [
+        *(row("", total=100.0), function("relu", total=1.0)),
+        *(function("relu", total=2.0, direction="backward"), function("exp", "a", total=4.0)),
+        *(function("add_", None, root="", total=1.0), function("exp", mode="eval", total=5.0)),
+    ]
+    shares = [line.split() for line in lines_of(rows) if line.endswith("%")]
+
+    assert [(cells[0], cells[-1]) for cells in shares] == [
+        ("Net", "100.0%"),
+        *[("relu", "37.5%"), ("exp", "50.0%"), ("add_", "12.5%")],
+        ("exp", "100.0%"),
+    ]
+
+
+def test_modes_of_functions_are_kept_apart():
+    """Functions have a table for each mode, those outside of modules in that of their mode."""
+    rows = [
+        *(function("relu"), function("add_", None, root="", mode="no_grad")),
+        *(function("relu", mode="eval"), function("randn", None, root="")),
+    ]
+
+    assert [line.split("  ")[0] for line in lines_of(rows)] == [
+        *("time by function (train)", "function", "Net", "relu", "outside modules", "randn"),
+        *("time by function (no_grad)", "function", "outside modules", "add_"),
+        *("time by function (eval)", "function", "Net", "relu"),
+    ]
+
+
+def test_columns_of_functions():
+    """Types and own times are shown only where they tell something."""
+    assert lines_of([function("relu")])[1].split() == ["function", "calls", "forward", "share"]
+
+    kinds = [function("relu"), row("", name="Mine", level="function", type="custom")]
+    assert lines_of(kinds)[1].split() == ["function", "type", "calls", "forward", "share"]
+    assert "custom" in printed(kinds)
+
+    nested = [function("relu"), function("outer", direction="backward", total=3.0, own=1.0)]
+    assert lines_of(nested)[1].split() == (
+        ["function", "calls", "forward", "self", "backward", "self", "share"]
+    )
+
+
+def test_directions_without_a_call_have_no_column():
+    """Where nothing ran backward (or forward), there is no column for it."""
+    (forward, backward) = (lines_of([row("", way)])[1].split() for way in ("forward", "backward"))
+
+    assert forward == ["module", "type", "calls", "forward", "self", "share"]
+    assert backward == ["module", "type", "calls", "backward", "self", "share"]
+
+
+def test_recomputed_functions():
+    """Functions that a checkpoint repeated have a column, and no share for it."""
+    rows = [
+        *(function("relu", total=1.0), function("relu", direction="recompute", total=3.0)),
+        *(function("relu", direction="backward", total=5.0, own=2.0), function("exp", total=4.0)),
+    ]
+    lines = lines_of(rows)
+
+    assert "recompute" in lines[1].split()
+    assert lines[-2].split()[0] == "relu"
+    assert lines[-2].endswith("60.0%")
+    assert lines[-1].endswith("40.0%")
+
+
+@pytest.mark.parametrize("make", [row, function])
+def test_device_times_are_called_so(make):
+    """Titles say where times are the device's, and never mix them with others."""
+    rows = [make("relu"), make("relu", clock="device")]
+    titles = [line for line in lines_of(rows) if "time by" in line]
+
+    assert len(titles) == 2
+    assert titles[1] == f"device {titles[0]}"
+    assert printed(rows).count("100.0%") == 2
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,28 @@ def test_r8_a_part_outlives_its_model():
     assert places.take() == [("Part", "")]
 
 
+class Unsized(nn.Sequential):
+    """Refuses to tell its length, as a compiled module does."""
+
+    def __len__(self):
+        raise TypeError
+
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize("build", [Unsized, nn.Sequential], ids=["no length", "empty"])
+def test_r8_modules_with_a_length(build):
+    """An empty container, which is false, or one without a length, is a module like others."""
+    with Places() as places:
+        model = make("Sized", {"part": build()})
+        make("Another")(torch.ones(1))  # a new root, for which those that are gone are forgotten
+        places.take()
+        model.part(torch.ones(1))
+
+    assert places.take() == [("Sized", "part")]
+
+
 def test_a_model_that_contains_itself():
     """A cycle of modules has names, and the search for the topmost one ends."""
     with Places() as places:

@@ -35,12 +35,12 @@ class Calls(ModuleHook):
     """Keeps what calls say of themselves, at the given phases."""
 
     def __init__(self, *phases):
-        self.phases = phases or ("forward",)
+        self.wanted = phases or ("forward",)
         self.rows = []
 
     def note(self, call, phase=None):
         phase = phase or call.phase
-        if phase in self.phases:
+        if phase in self.wanted:
             known = (call.root, call.path, call.index, call.pass_number, call.step, call.mode)
             self.rows.append(Row(str(phase), *known, call.recomputing, call))
 

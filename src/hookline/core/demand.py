@@ -23,8 +23,10 @@ class Demand:
     def change(self, entry: Entry, by: int) -> None:
         """Count an entry in (`by=1`) or out (`by=-1`)."""
         self.version += 1
-        self.clock += by * entry.timed
-        self.backward += by * entry.watches_backward
+        if entry.timed:
+            self.clock += by
+        if entry.watches_backward:
+            self.backward += by
 
 
 demand: Final = Demand()

@@ -10,6 +10,8 @@ from hookline.core.phases import Phase
 
 Callback: TypeAlias = Callable[..., object]
 
+_BACKWARD: Final = frozenset({Phase.BACKWARD_PRE, Phase.BACKWARD})
+
 
 class Entry:
     """One registered hook, with the callbacks that it has.
@@ -38,6 +40,7 @@ class Entry:
         "alive",
         "always",
         "callbacks",
+        "fired",
         "gradient",
         "hook",
         "joint",
@@ -47,6 +50,7 @@ class Entry:
         "paired",
         "retains",
         "timed",
+        "watches_backward",
     )
 
     def __init__(  # noqa: PLR0913 - one keyword for each thing that a hook may ask for
@@ -77,8 +81,12 @@ class Entry:
         self.joint: Final = joint
         self.retains: Final = retains
         self.timed: Final = timed
+        self.watches_backward: Final = gradient is not None or not _BACKWARD.isdisjoint(callbacks)
+        """Whether the hook runs in a phase of the backward."""
         self.alive = True
         """False as soon as the hook is removed; looked at before every call of it."""
+        self.fired = False
+        """Whether it was ever called in an event."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -88,18 +96,12 @@ class Entry:
             found.add(Phase.BACKWARD_PRE)
         return tuple(phase for phase in Phase if phase in found)
 
-    @property
-    def watches_backward(self) -> bool:
-        """Whether the hook runs in a phase of the backward."""
-        return (
-            self.gradient is not None
-            or Phase.BACKWARD in self.callbacks
-            or Phase.BACKWARD_PRE in self.callbacks
-        )
-
     def __repr__(self) -> str:
         state = "" if self.alive else " removed"
         return f"<Entry{state} {self.name} at {', '.join(self.phases)}>"
+
+
+Pairs: TypeAlias = tuple[tuple[Entry, Callback], ...]
 
 
 class Lineup:
@@ -108,6 +110,7 @@ class Lineup:
     A lineup never changes: registering and removing make a new one, so whoever runs through one
     has a snapshot. Order: scoped hooks of the thread, hooks for all modules, hooks of the one
     module or function; within each in the order of registration, those with `prepend` in front.
+    The tuples are prepared when the first event needs them, so registering costs little.
     """
 
     __slots__ = (
@@ -127,23 +130,44 @@ class Lineup:
         "watches_backward",
     )
 
+    forward_pre: Pairs
+    forward: Pairs
+    backward_pre: Pairs
+    backward: Pairs
+    gradients: tuple[Entry, ...]
+    paired: tuple[Entry, ...]
+    always: Pairs
+    watches_backward: bool
+    needs_grad_input: bool
+    joint: bool
+    retains: bool
+    _merged: WeakKeyDictionary[Lineup, Lineup]
+
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries: Final = tuple(entries)
-        self.forward_pre: Final = self._at(Phase.FORWARD_PRE)
-        self.forward: Final = self._at(Phase.FORWARD)
-        self.backward_pre: Final = self._at(Phase.BACKWARD_PRE)
-        self.backward: Final = self._at(Phase.BACKWARD)
-        self.gradients: Final = tuple(e for e in self.entries if e.gradient is not None)
-        self.paired: Final = tuple(e for e in self.entries if e.paired)
-        self.always: Final = tuple(pair for pair in self.forward if pair[0].always)
-        self.watches_backward: Final = any(e.watches_backward for e in self.entries)
-        self.needs_grad_input: Final = any(e.needs_grad_input for e in self.entries)
-        self.joint: Final = any(e.joint for e in self.entries)
-        self.retains: Final = any(e.retains for e in self.entries)
-        # Kept no longer than both lineups are in use, so that a removed hook leaves no trace.
-        self._merged: Final[WeakKeyDictionary[Lineup, Lineup]] = WeakKeyDictionary()
 
-    def _at(self, phase: Phase) -> tuple[tuple[Entry, Any], ...]:
+    def __getattr__(self, name: str) -> Any:
+        if name not in Lineup.__slots__:
+            raise AttributeError(name)
+        self._prepare()
+        return getattr(self, name)
+
+    def _prepare(self) -> None:
+        self.forward_pre = self._at(Phase.FORWARD_PRE)
+        self.forward = self._at(Phase.FORWARD)
+        self.backward_pre = self._at(Phase.BACKWARD_PRE)
+        self.backward = self._at(Phase.BACKWARD)
+        self.gradients = tuple(e for e in self.entries if e.gradient is not None)
+        self.paired = tuple(e for e in self.entries if e.paired)
+        self.always = tuple(pair for pair in self.forward if pair[0].always)
+        self.watches_backward = any(e.watches_backward for e in self.entries)
+        self.needs_grad_input = any(e.needs_grad_input for e in self.entries)
+        self.joint = any(e.joint for e in self.entries)
+        self.retains = any(e.retains for e in self.entries)
+        # Kept no longer than both lineups are in use, so that a removed hook leaves no trace.
+        self._merged = WeakKeyDictionary()
+
+    def _at(self, phase: Phase) -> Pairs:
         return tuple((e, e.callbacks[phase]) for e in self.entries if phase in e.callbacks)
 
     def followed_by(self, own: Lineup) -> Lineup:

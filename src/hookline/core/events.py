@@ -32,6 +32,7 @@ def fire(
     try:
         for entry, callback in pairs:
             if entry.alive:
+                entry.fired = True
                 if entry.paired:
                     thread.busy = True
                     try:

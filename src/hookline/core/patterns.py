@@ -159,11 +159,11 @@ def near(text: str, names: Iterable[str], count: int = 3) -> list[str]:
     """
     names = list(names)
     segments = text.split(".")
-    inside = [".".join(segments[first:]) for first in range(1, len(segments))]
-    for repaired in (f"**.{text}", *inside):
-        pattern = PathPattern.of(repaired)
+    inside = [segments[first:] for first in range(1, len(segments))]
+    repaired = [["**", *segments], *(rest for rest in inside if _SPECIAL.isdisjoint(rest[0]))]
+    for pattern in map(PathPattern.of, map(".".join, repaired)):
         if any(pattern.matches(name) for name in names):
-            return [repaired]
+            return [pattern.text]
     return get_close_matches(text, names, count)
 
 

@@ -48,3 +48,201 @@ class TimeRow:
     """The name of the function; `""` for a module."""
     clock: str = "host"
     """`"host"`, or `"device"` where device events were timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A module or function that was watched and whose hooks never ran, with the likely cause.
+
+    | cause | what happened |
+    |---|---|
+    | `no forward` | it is a container, which is never called |
+    | `TorchScript` | it runs outside of Python |
+    | `replaced` | it is not in the model any more, or not where it was |
+    | `compiled` | it is a part of a compiled region, which is one call |
+    | `fused` | a function uses its parameters, as that of `nn.MultiheadAttention` does |
+    | `bypassed` | it was used without being called, such as by `module.forward(x)` |
+    | `no gradient` | it was called, but its hooks run in the backward, and none came |
+    | `not called` | its parent ran and did not call it; of a function: its module did not |
+    | `never called` | nothing is known of a call |
+
+    Example:
+        >>> row = Silent("layers", "ModuleList", "no forward", "watch the modules in it", ("T",))
+        >>> print(row)
+        layers (ModuleList): no forward; watch the modules in it
+    """
+
+    path: str
+    """The path of the module, or the address of the function."""
+    type: str
+    """The class name of the module; for a function, that of the module that would call it."""
+    cause: str
+    """One of the above: what most likely happened."""
+    advice: str
+    """What is known of it, and what to do."""
+    hooks: tuple[str, ...]
+    """The names of the hooks that never ran there."""
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the model'} ({self.type}): {self.cause}; {self.advice}"
+
+
+@dataclass(frozen=True, slots=True)
+class NonFiniteRow:
+    """A module or function where NaN or Inf was seen: the first time in full, and how often.
+
+    Example:
+        >>> where = ("Net", "head", "Linear", "module", "train", "forward")
+        >>> row = NonFiniteRow(
+        ...     *where, "producer", "", "output", 0, 12, 12, 3, 0, (4, 10), "float32"
+        ... )
+        >>> row.path, row.verdict, row.nan
+        ('head', 'producer', 3)
+    """
+
+    root: str
+    """The topmost module that contains it, by class name; `""` outside any module."""
+    path: str | None
+    """The module's path; of a function, that of the module that called it, `None` outside any."""
+    type: str
+    """The class name of the module; `""` for a function."""
+    level: str
+    """`"module"` or `"function"`."""
+    mode: str
+    """`"train"`, `"eval"` or `"no_grad"`."""
+    direction: str
+    """`"forward"` or `"backward"`."""
+    verdict: str
+    """`"producer"`: what it was given and its parameters were finite; `"propagator"`: it was given
+    something that was not, or a call inside it made it; `"bad parameter"`: a parameter or buffer is
+    not finite."""
+    cause: str
+    """Of a propagator, the input that was not finite, or the call that made it; of a bad parameter,
+    its name; `""` for a producer."""
+    leaf: str
+    """The tensor: `output.hidden_states[2]`, `grad_output[0]`, `grad_input[0]`, `weight.grad`."""
+    index: int
+    """The call index in the pass."""
+    pass_number: int
+    """The pass of the root."""
+    step: int
+    """The optimizer steps before it."""
+    nan: int | None
+    """How many values were NaN; `None` where the tensor was gone when this was found out."""
+    inf: int | None
+    """How many values were infinite; `None` likewise."""
+    shape: tuple[int, ...]
+    """The tensor's shape."""
+    dtype: str
+    """Its dtype, such as `"float16"`."""
+    position: tuple[int, ...] | None = None
+    """The index of the first value that is not finite, where it is known."""
+    times: int = 1
+    """In how many calls this was seen since."""
+    name: str = ""
+    """The name of the function; `""` for a module."""
+    scale: float | None = None
+    """The loss scale, where gradients are known to be scaled (AMP)."""
+    skipped: bool | None = None
+    """Whether the scaler left out the optimizer step, as it should; `None` where that is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsRow:
+    """The numbers in one tensor of a module or function, over all calls that were looked at.
+
+    Values that are not finite are counted, and left out of everything else.
+
+    Example:
+        >>> where = ("Net", "head", "Linear", "module", "train", "forward", "output")
+        >>> row = StatsRow(*where, 2, 80, 0.5, 1.0, -1.0, 2.0, 2.0, 10.0, 0.25, 0, 0)
+        >>> row.leaf, row.mean
+        ('output', 0.5)
+    """
+
+    root: str
+    """The topmost module that contains it, by class name; `""` outside any module."""
+    path: str | None
+    """The module's path; of a function, that of the module that called it, `None` outside any."""
+    type: str
+    """The class name of the module; `""` for a function."""
+    level: str
+    """`"module"` or `"function"`."""
+    mode: str
+    """`"train"`, `"eval"` or `"no_grad"`."""
+    direction: str
+    """`"forward"` (outputs) or `"backward"` (gradients of outputs)."""
+    leaf: str
+    """The tensor: `output.hidden_states[2]`, `grad_output[0]`."""
+    calls: int
+    """In how many calls it was looked at."""
+    count: int
+    """How many finite values there were in all."""
+    mean: float
+    """Their mean."""
+    std: float
+    """Their standard deviation about that mean (divided by the count, not by one less)."""
+    minimum: float
+    """The smallest."""
+    maximum: float
+    """The largest."""
+    abs_max: float
+    """The largest magnitude."""
+    norm: float
+    """The mean over calls of the tensor's L2 norm."""
+    zero_share: float
+    """Which share of the finite values is exactly zero."""
+    nan: int
+    """How many values were NaN."""
+    inf: int
+    """How many values were infinite."""
+    histogram: tuple[int, ...] = ()
+    """Magnitudes of a sample, counted by powers of two; the bins are in `hooks.histogram`."""
+    name: str = ""
+    """The name of the function; `""` for a module."""
+    scale: float = 1.0
+    """The loss scale by which gradients were divided; the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRow:
+    """A parameter over all optimizer steps that were looked at; L2 norms.
+
+    Example:
+        >>> row = ParameterRow("Net", "head.weight", (), (10, 4), "SGD", 3, *[0.5] * 7)
+        >>> row.name, row.steps
+        ('head.weight', 3)
+    """
+
+    root: str
+    """The topmost module that contains it, by class name."""
+    name: str
+    """Its name, as in `named_parameters()`."""
+    ties: tuple[str, ...]
+    """Its other names, where it is shared."""
+    shape: tuple[int, ...]
+    """Its shape; where it is sharded, that of the whole."""
+    optimizer: str
+    """The class name of the optimizer that updates it."""
+    steps: int
+    """How many optimizer steps were looked at; the parameter had a gradient in each of them."""
+    weight_norm: float
+    """The norm after the latest of them."""
+    grad_norm: float
+    """The mean norm of the gradient that the optimizer used, the loss scale taken out."""
+    grad_norm_max: float
+    """The largest."""
+    grad_norm_last: float
+    """The latest."""
+    update_ratio: float
+    """The mean of ‖Δw‖ / ‖w‖ over a step; steps that began with ‖w‖ = 0 are left out."""
+    update_ratio_max: float
+    """The largest."""
+    update_ratio_last: float
+    """The latest."""
+    nonfinite: int = 0
+    """In how many of the steps the gradient was not finite; they count nowhere else."""
+    scale: float = 1.0
+    """The loss scale that was taken out; 1 where the scaler had done so before."""
+    note: str = ""
+    """What is special: `sharded` (numbers of this process's part), `empty`, `estimated`."""

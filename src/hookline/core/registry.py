@@ -45,16 +45,20 @@ class HookRegistry(StaysHere):
         Raises:
             HookNameError: if the entry has a key and the key is taken; the first one stays.
         """
+        self.put(entry, prepend=prepend)
+        return HookHandle(entry, self)
+
+    def put(self, entry: Entry, *, prepend: bool = False) -> None:
+        """Register an entry as `add` does, without a handle."""
         with lock:
-            if entry.key is not None and entry.key in self.named():
+            entries = self.lineup.entries
+            if not entries:
+                self.switch.hold(self)
+            elif entry.key is not None and entry.key in self.named():
                 msg = f"hook {entry.key} already exists"
                 raise HookNameError(msg)
-            if not self.lineup.entries:
-                self.switch.hold(self)
-            entries = self.lineup.entries
             self.lineup = Lineup((entry, *entries) if prepend else (*entries, entry))
             demand.change(entry, 1)
-        return HookHandle(entry, self)
 
     def discard(self, entry: Entry) -> None:
         """Remove an entry at once; does nothing if it is not here any more."""
@@ -63,10 +67,12 @@ class HookRegistry(StaysHere):
                 return
             entry.alive = False
             demand.change(entry, -1)
-            rest = tuple(e for e in self.lineup.entries if e is not entry)
-            self.lineup = Lineup(rest) if rest else EMPTY
-            if not rest:
+            entries = self.lineup.entries
+            if len(entries) == 1:
+                self.lineup = EMPTY
                 self.switch.release(self)
+            else:
+                self.lineup = Lineup(e for e in entries if e is not entry)
 
     def clear(self) -> None:
         """Remove every entry."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from hookline.core.entry import Entry
@@ -115,6 +116,11 @@ def entry_of(hook: HookObject, base: type[HookObject], key: str | None) -> Entry
     Raises:
         HookTypeError: if it is no hook object of this level.
     """
+    return entries_of(hook, base, key)()
+
+
+def entries_of(hook: HookObject, base: type[HookObject], key: str | None) -> Callable[[], Entry]:
+    """What makes registrations of a hook object, for several places; see `entry_of`."""
     if not isinstance(hook, base):
         given = f"the class {hook.__name__}" if isinstance(hook, type) else repr(hook)
         hint = "; did you mean an instance of it?" if isinstance(hook, type) else ""
@@ -122,7 +128,8 @@ def entry_of(hook: HookObject, base: type[HookObject], key: str | None) -> Entry
         raise HookTypeError(msg)
     phases = _CALLBACKS if hook.phases is None else hook.phases
     found = {phase: _overridden(hook, base, _CALLBACKS[phase]) for phase in phases}
-    return Entry(
+    return partial(
+        Entry,
         hook,
         {phase: callback for phase, callback in found.items() if callback is not None},
         name=key or hook.name,
@@ -144,13 +151,20 @@ def register_object(
     registry: HookRegistry, entry: Entry, target: object, *, prepend: bool = False
 ) -> HookHandle:
     """Register a hook object and tell it; if `added` raises, nothing stays registered."""
-    handle = registry.add(entry, prepend=prepend)
+    put_object(registry, entry, target, prepend=prepend)
+    return HookHandle(entry, registry)
+
+
+def put_object(
+    registry: HookRegistry, entry: Entry, target: object, *, prepend: bool = False
+) -> None:
+    """Register a hook object as `register_object` does, without a handle."""
+    registry.put(entry, prepend=prepend)
     try:
         entry.hook.added(target)
     except BaseException:
-        handle.remove()
+        registry.discard(entry)
         raise
-    return handle
 
 
 def remove_object(handle: HookHandle, target: object) -> None:

@@ -101,11 +101,9 @@ class Thread:
         self.tracker: Any = None
 
     def forget(self) -> None:
-        """Drop everything, in a forked child."""
+        """Drop the hooks and passes, in a forked child; what runs there goes on and ends."""
         self.modules.clear()
         self.functions.clear()
-        self.stack.clear()
-        self.runs.clear()
         self.passes.clear()
         self.running = None
         self.busy = False
@@ -131,6 +129,7 @@ class Thread:
         self.clock = caller.clock
         self.modules = caller.modules
         self.functions = caller.functions
+        self.mode = caller.mode
         self.passes = caller.passes
 
 

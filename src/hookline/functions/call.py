@@ -70,7 +70,8 @@ class FunctionCall(Call):
 
         Raises:
             HookTypeError: if it does not fit what it replaces.
-            HookValueError: where nothing can be replaced.
+            HookValueError: where nothing can be replaced, or if a gradient has another shape,
+                dtype or device.
         """
         if self.phase is Phase.FORWARD_PRE:
             self._replace_inputs(value)
@@ -79,6 +80,7 @@ class FunctionCall(Call):
                 msg = f"{self.describe()} returns nothing that could be replaced"
                 raise HookValueError(msg)
             self.out = value
+            self.outputs = tuple(tensors(value))
         elif self.phase is Phase.BACKWARD_PRE:
             assert self.window is not None
             self.window.replace_out(self._as_many(value, self.count, "gradients of outputs"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-from torch.overrides import TorchFunctionMode, redispatch_function
+from torch.overrides import TorchFunctionMode
 
 from hookline.core.entry import EMPTY
 from hookline.core.thread import Thread, local
@@ -48,31 +48,11 @@ class FunctionMode(TorchFunctionMode):
         kind, name = _classes[func]
         if kind is Kind.PASSED or thread.hidden or thread.busy:
             return func(*args, **kwargs) if kwargs else func(*args)
-        if kind is Kind.RUN:
-            return _during_run(self, func, types, args, kwargs or {}, thread)
         thread = current_thread()
         lineup = lineup_of(thread)
         if lineup is EMPTY or _inside_backward(thread):
             return func(*args, **kwargs) if kwargs else func(*args)
         return run_function(func, name, args, kwargs or {}, lineup, thread)
-
-
-def _during_run(
-    mode: FunctionMode,
-    func: Callable[..., Any],
-    types: Sequence[type],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    thread: Thread,
-) -> Any:
-    """Call `backward` or `grad` with the mode on: a checkpoint in it calls functions again."""
-    private.push_mode(mode)
-    thread.hidden = True  # what the call does before the engine runs; a run lifts this
-    try:
-        return redispatch_function(func, types, args, kwargs)
-    finally:
-        thread.hidden = False
-        take_out(mode)
 
 
 def _inside_backward(thread: Thread) -> bool:
@@ -89,14 +69,6 @@ def _inside_backward(thread: Thread) -> bool:
     # Gradients are on for what a checkpoint repeats, and off for what it does besides.
     node = private.current_node()
     return not torch.is_grad_enabled() or not private.is_reentrant_checkpoint(node)
-
-
-def take_out(mode: FunctionMode) -> None:
-    """Take a mode off this thread's stack, wherever it lies."""
-    modes = [private.pop_mode() for _ in range(private.mode_count())]
-    for other in reversed(modes):
-        if other is not mode:
-            private.push_mode(other)
 
 
 # Custom functions.

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
 
 from hookline.torch_base.private import all_schemas, forward_class, operator_schemas
 
@@ -58,12 +57,12 @@ _NO_FUNCTION: Final = frozenset(
     __iter__ __len__ __long__ __nonzero__ __reduce__ __reduce_ex__ __repr__ __setstate__ _is_view
     _is_zerotensor _make_subclass _make_wrapper_subclass _record_function_enter
     _record_function_enter_new _record_function_exit _set_grad_enabled _set_view_replay_enabled
-    _typed_storage array_wrap as_subclass broadcast_shapes can_cast const_data_ptr data_ptr dim
-    dim_order element_size get_default_dtype get_device has_names is_contiguous is_shared item len
-    module_load names ndimension nelement numel numpy record_stream refine_names register_hook
-    register_post_accumulate_grad_hook requires_grad_ result_type retain_grad set_printoptions
-    share_memory_ size storage storage_offset storage_type stride tolist type typed_storage
-    untyped_storage
+    _typed_storage array_wrap as_subclass backward broadcast_shapes can_cast const_data_ptr data_ptr
+    dim dim_order element_size get_default_dtype get_device grad has_names is_contiguous is_shared
+    item len module_load names ndimension nelement numel numpy record_stream refine_names
+    register_hook register_post_accumulate_grad_hook requires_grad_ result_type retain_grad
+    set_printoptions share_memory_ size storage storage_offset storage_type stride tolist type
+    typed_storage untyped_storage
     """.split()  # noqa: SIM905
 )
 _QUESTIONS: Final = ("is_", "_is_", "_has_")
@@ -76,8 +75,6 @@ class Kind(Enum):
     """No function: it is called as it is."""
     FUNCTION = auto()
     """A function with forward events."""
-    RUN = auto()
-    """A call of `backward` or `grad`."""
 
 
 class Class(NamedTuple):
@@ -87,17 +84,12 @@ class Class(NamedTuple):
     name: str
 
 
-_RUNS: Final = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
-
-
 def classify(func: Any) -> Class:
     """Tell what a callable of torch is.
 
     It is a function if by its schema it returns or writes a tensor; Python functions have none
     and count, but for those known to do neither.
     """
-    if func in _RUNS:
-        return Class(Kind.RUN, func.__name__)
     if isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - the class of `torch.ops.aten.*`
         return Class(_by_schemas([func._schema]), _short(func._schema.name))  # noqa: SLF001
     name: str = getattr(func, "__name__", None) or type(func).__name__

@@ -80,13 +80,17 @@ def _index_in(above: Any, name: str) -> int:
 
 def outside(thread: Thread) -> Pass:
     """The pass of functions that no module calls: up to the next backward or optimizer step."""
-    current = thread.outside
+    current: Pass | None = thread.outside
+    mode = "train" if torch.is_grad_enabled() else "no_grad"
     if current is None or current.backwards != thread.backwards or current.step != steps.count:
         number = 0 if current is None else current.number + 1
-        mode = "train" if torch.is_grad_enabled() else "no_grad"
-        current = Pass(_OUTSIDE, number, steps.count, mode, None, thread.backwards)
-        thread.outside = current
-    return current
+        thread.outside = Pass(_OUTSIDE, number, steps.count, mode, None, thread.backwards)
+    elif current.mode != mode:
+        # The same pass in another mode, so that what ran with and without gradients is kept apart.
+        other = Pass(_OUTSIDE, current.number, current.step, mode, None, current.backwards)
+        other.totals = current.totals
+        thread.outside = other
+    return thread.outside
 
 
 def _bare_module(module: nn.Module, thread: Thread) -> tuple[str, Pass]:

@@ -17,9 +17,9 @@ from hookline.core.entry import EMPTY, Entry
 from hookline.core.registry import HookRegistry
 from hookline.core.switch import Switch
 from hookline.core.thread import Thread, local
-from hookline.functions.mode import FunctionMode, custom_patch, take_out
+from hookline.functions.mode import FunctionMode, custom_patch
 from hookline.functions.places import everywhere
-from hookline.torch_base import private
+from hookline.torch_base import modes
 
 _custom_switch: Final = Switch()
 _custom_switch.connect(custom_patch.install, custom_patch.uninstall)
@@ -33,7 +33,7 @@ def scoped(thread: Thread) -> HookRegistry:
         thread.functions.switch.connect(partial(_on, thread_ref), partial(_off, thread_ref))
         if thread.mode is not None:
             # Torch puts a mode back after the function in which its last hook was removed.
-            take_out(thread.mode)
+            modes.take_out(thread.mode)
     return thread.functions
 
 
@@ -43,8 +43,7 @@ def _on(thread_ref: ref[Thread]) -> None:
     assert thread is not None
     if thread.mode is None:
         thread.mode = FunctionMode()
-    if not any(private.mode_at(i) is thread.mode for i in range(private.mode_count())):
-        private.push_mode(thread.mode)
+    modes.put_on(thread.mode)
     try:
         _custom_switch.hold(thread_ref)
         # An entry without callbacks: module calls become known, and no hook is called for them.
@@ -61,7 +60,7 @@ def _off(thread_ref: ref[Thread]) -> None:
     if thread is None:
         return
     if thread is local.thread:
-        take_out(thread.mode)
+        modes.take_out(thread.mode)
     if thread.tracker is not None:
         thread.tracker.remove()
         thread.tracker = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from weakref import ref
 
-import torch
 from torch import Tensor
 
 from hookline.functions.call import FunctionCall
 from hookline.functions.naming import writes
+from hookline.torch_base.gradients import Part
 from hookline.torch_base.marks import Role, mark
 from hookline.torch_base.private import node_number, sequence_number, torch_function_off
 from hookline.torch_base.tree import tensors
@@ -62,22 +62,4 @@ def _mark_base(view: Tensor, call: FunctionCall, place: int) -> None:
     base = view._base  # noqa: SLF001 - torch documents it
     if base is None or base.grad_fn is None or node_number(base.grad_fn) < call.start:
         return
-    mark(base.grad_fn, base, call, Role.OUTPUT_PART, place, _cutter(base, view))
-
-
-def _cutter(base: Tensor, view: Tensor) -> Callable[[Tensor], Tensor]:
-    """What cuts a view's part out of the gradient of its base."""
-    shape, strides = base.size(), base.stride()
-    size, stride = view.size(), view.stride()
-    offset = view.storage_offset() - base.storage_offset()
-
-    def cut(gradient: Tensor) -> Tensor:
-        with torch_function_off():
-            whole = gradient.detach()
-            if whole.stride() != strides:
-                whole = torch.empty_strided(
-                    shape, strides, dtype=gradient.dtype, device=gradient.device
-                ).copy_(whole)
-            return whole.as_strided(size, stride, whole.storage_offset() + offset)
-
-    return cut
+    mark(base.grad_fn, base, call, Role.OUTPUT_PART, place, Part(base, view))

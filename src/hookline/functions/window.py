@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hookline.core.entry import Lineup
 from hookline.functions.call import FunctionCall
 from hookline.functions.places import lineup_of
+from hookline.torch_base.gradients import check_gradient
 from hookline.torch_base.window import Window
 
 if TYPE_CHECKING:
@@ -41,7 +42,17 @@ class FunctionWindow(Window):
         self.out.clear()
 
     def replace_out(self, gradients: tuple[Tensor | None, ...]) -> None:
-        """Let other gradients of the outputs flow on."""
+        """Let other gradients of the outputs flow on.
+
+        Raises:
+            HookValueError: if one has another shape, dtype or device.
+        """
+        for place, new in enumerate(gradients):
+            old = self.out.get(place)
+            if new is not None and old is not None:
+                check_gradient(new, old, f"replace() at backward_pre of {self.call.describe()}")
+            if new is not old:
+                self.replaced |= {place}
         self.out.update(enumerate(gradients))
         if self.call.arguments is not None:
             self.call.arguments[2] = self._out_grad()

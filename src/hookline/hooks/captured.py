@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor
 
+from hookline.core.calls import Pass
 from hookline.errors import CaptureError
 from hookline.hooks.keep import bytes_of, given_back
 from hookline.modules.replace import GradInput, bare_or_inputs
@@ -27,39 +28,6 @@ _NAMES: dict[str, str] = {
 _OF_INPUTS = ("input", "grad_input")
 
 
-class Named(Protocol):
-    """What a capture knows of a root."""
-
-    @property
-    def name(self) -> str:
-        """The root's name."""
-        ...
-
-
-class RunningPass(Protocol):
-    """What a capture knows of a pass."""
-
-    @property
-    def root(self) -> Named:
-        """The root whose pass it is."""
-        ...
-
-    @property
-    def number(self) -> int:
-        """How many passes of this root came before."""
-        ...
-
-    @property
-    def step(self) -> int:
-        """The optimizer steps taken before it began."""
-        ...
-
-    @property
-    def mode(self) -> str:
-        """`train`, `eval` or `no_grad`."""
-        ...
-
-
 class CapturedCall:
     """What was captured of one call of a module or function.
 
@@ -71,7 +39,7 @@ class CapturedCall:
 
     __slots__ = ("__weakref__", "bare", "index", "name", "running", "type", "values", "versions")
 
-    def __init__(self, name: str, kind: str, running: RunningPass, index: int) -> None:
+    def __init__(self, name: str, kind: str, running: Pass, index: int) -> None:
         self.name = name
         self.type = kind
         self.running = running
@@ -158,6 +126,11 @@ class CapturedCall:
             return dict(leaves(args[0], what))
         by_position = what if what == "grad_input" else f"{what}.args"
         return dict(leaves(args, by_position) + leaves(kwargs, f"{what}.kwargs"))
+
+    @property
+    def whats(self) -> list[What]:
+        """What there is of it: `"output"` and so on."""
+        return [what for what in WHATS if what in self.values]
 
     @property
     def nbytes(self) -> int:

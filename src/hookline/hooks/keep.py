@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hookline.errors import CaptureError, HooklineError, HookTypeError, HookValueError
 from hookline.torch_base.private import batch_dim, is_transformed, transform_level, unwrapped
+from hookline.torch_base.readable import version_of
 from hookline.torch_base.tree import Tree, leaves, map_tensors, tensors
 
 _AS_IT_IS = (NoneType, bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
@@ -98,7 +99,7 @@ class Keep:
         """How often each kept tensor was written to; None where all are copies."""
         if not (self._alias or self.graph):
             return None
-        return tuple([_version(tensor) for tensor in tensors(value)])
+        return tuple([version_of(tensor) for tensor in tensors(value)])
 
     def _tensor(self, tensor: Tensor) -> Any:
         if self.graph and tensor.requires_grad:
@@ -153,10 +154,6 @@ def _may_be_aliased(tensor: Tensor) -> bool:
         return False
 
 
-def _version(tensor: Tensor) -> int | None:
-    return None if tensor.is_inference() else tensor._version  # noqa: SLF001 - torch documents it
-
-
 def _plain_or_stand_in(value: object) -> object:
     return value if isinstance(value, _AS_IT_IS) else NotCaptured(type(value).__name__)
 
@@ -186,7 +183,7 @@ def given_back(value: Any, versions: tuple[int | None, ...] | None, what: str) -
 
 def _check_versions(value: Any, versions: tuple[int | None, ...], what: str) -> None:
     for (path, tensor), version in zip(leaves(value, what), versions, strict=True):
-        if version is not None and _version(tensor) != version:
+        if version is not None and version_of(tensor) != version:
             msg = (
                 f"{path} was overwritten in place after it was captured, and only an alias of it "
                 "was kept; pass copy=True to capture a copy"

@@ -94,6 +94,10 @@ class TimeMeter:
                 self._pending.append(frame)
                 self._read_pending(wait=False)
 
+    def drop_running(self) -> None:
+        """Forget the calls that run in this thread: their ends will not come."""
+        self._stacks.pop(local.thread.clock, None)
+
     def _reading(self, call: Any) -> Any:
         if self._new_event is None:
             return call.now

@@ -1,4 +1,4 @@
-"""A line for each event: what went in, what came out, which gradients came back."""
+"""A line for each event: what came out, and which gradients came back."""
 
 from __future__ import annotations
 

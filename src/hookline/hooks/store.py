@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, TypeAlias
 
+from hookline.core.calls import Root
 from hookline.core.patterns import did_you_mean, near, split_address
-from hookline.errors import CaptureKeyError, CaptureLimitError, HookValueError
-from hookline.hooks.captured import Captured, CapturedCall, Named
+from hookline.errors import CaptureKeyError, CaptureLimitError, HookValueError, SelectionError
+from hookline.hooks.captured import Captured, CapturedCall
 from hookline.hooks.keep import bytes_of
+from hookline.torch_base.selection import listed
 
 Calls: TypeAlias = Literal["all", "first", "last"]
 Overflow: TypeAlias = Literal["error", "oldest"]
-Entries: TypeAlias = dict[tuple[Named, str], Captured]
+Entries: TypeAlias = dict[tuple[Root, str], Captured]
 
 
 class Store:
@@ -52,7 +54,7 @@ class Store:
         self._held = 0
         self._lock: Final = threading.Lock()
 
-    def entry(self, root: Named, name: str, kind: str, paths: tuple[str, ...] = ()) -> Captured:
+    def entry(self, root: Root, name: str, kind: str, paths: tuple[str, ...] = ()) -> Captured:
         """The place for the calls of one module or function."""
         calls: deque[CapturedCall] = deque(maxlen=1 if self.calls == "last" else None)
         return self.entries.setdefault((root, name), Captured(name, kind, root.name, paths, calls))
@@ -149,9 +151,8 @@ class Captures(Mapping[str, Captured]):
         (['0', '1'], torch.Size([2, 4]), 64)
     """
 
-    def __init__(self, store: Store, why: Callable[[str], str] | None = None) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._why = why
 
     def __getitem__(self, name: str) -> Captured:
         """What was captured under a path or address.
@@ -162,9 +163,9 @@ class Captures(Mapping[str, Captured]):
         named = self._named()
         found = named.get(name)
         if found is None and isinstance(name, str):
-            found = self._by_index(name, named) or self._by_alias(name) or self._root(name, named)
+            found = self._otherwise(name, named)
         if found is None:
-            raise CaptureKeyError(self._missing(name, named))
+            raise CaptureKeyError(self._missing(name))
         return found
 
     def __contains__(self, name: object) -> bool:
@@ -179,6 +180,10 @@ class Captures(Mapping[str, Captured]):
 
     def __len__(self) -> int:
         return len(self._store.entries)
+
+    def entries(self) -> list[tuple[Root, Captured]]:
+        """What was captured, with the roots that contain it."""
+        return [(root, entry) for (root, _), entry in list(self._store.entries.items())]
 
     @property
     def nbytes(self) -> int:
@@ -206,7 +211,7 @@ class Captures(Mapping[str, Captured]):
             found = entry.in_pass(number)
             if found:
                 part.entries[key] = found
-        return Captures(part, self._why)
+        return Captures(part)
 
     def clear(self) -> None:
         """Forget what was captured so far."""
@@ -239,17 +244,18 @@ class Captures(Mapping[str, Captured]):
     def _named(self) -> dict[str, Captured]:
         entries = list(self._store.entries.items())
         names = [name for (_, name), _ in entries]
-        shared = {name for name in names if names.count(name) > 1} if _several(entries) else set()
+        shared = {name for name, count in Counter(names).items() if count > 1}
         return {_qualified(e) if e.name in shared else e.name: e for _, e in entries}
 
-    def _by_index(self, name: str, named: dict[str, Captured]) -> Captured | None:
+    def _otherwise(self, name: str, named: dict[str, Captured]) -> Captured | None:
+        """What a name means that is not one under which something was captured."""
         address = split_address(name)
-        if address is None or address[1].index is None:
-            return None
-        entry = named.get(name[: name.rindex("[")])
-        return (entry and entry.where(index=address[1].index)) or None
-
-    def _by_alias(self, name: str) -> Captured | None:
+        if address is not None and address[1].index is not None:
+            entry = named.get(name[: name.rindex("[")])
+            return None if entry is None else entry.where(index=address[1].index)
+        root = named.get("")
+        if root is not None and root.root == name:
+            return root
         found = [entry for entry in self._store.entries.values() if name in entry.paths]
         if len(found) > 1:
             paths = ", ".join(repr(entry.name) for entry in found)
@@ -257,33 +263,28 @@ class Captures(Mapping[str, Captured]):
             raise CaptureKeyError(msg)
         return found[0] if found else None
 
-    def _root(self, name: str, named: dict[str, Captured]) -> Captured | None:
-        root = named.get("")
-        return root if root is not None and root.root == name else None
-
-    def _missing(self, name: str, named: Iterable[str]) -> str:
+    def _missing(self, name: str) -> str:
         if not isinstance(name, str):
             return f"captures are found by path or address, a str, not by {name!r}"
-        cause = self._why(name) if self._why is not None else ""
-        return f"nothing was captured under {name!r}{cause or did_you_mean(_near(name, named))}"
+        return f"nothing was captured under {name!r}{self._why(name)}"
+
+    def _why(self, name: str) -> str:
+        """Why nothing was captured under a name, as the end of an error's text."""
+        names = list(self)
+        return did_you_mean(near_names(name, names)) or f"; there are {listed(names) or 'no names'}"
 
     def __repr__(self) -> str:
         shown = "".join(f"\n  {entry!r}" for entry in self.values())
         return f"<{type(self).__name__}: {len(self)} names, {self.nbytes:,} bytes{shown}>"
 
 
-def _several(entries: list[tuple[tuple[Named, str], Captured]]) -> bool:
-    return len({id(root) for (root, _), _ in entries}) > 1
-
-
 def _qualified(entry: Captured) -> str:
     return f"{entry.root}.{entry.name}" if entry.name else entry.root
 
 
-def _near(name: str, names: Iterable[str]) -> list[str]:
+def near_names(name: str, names: Iterable[str]) -> list[str]:
+    """Names that somebody may have meant."""
     try:
         return near(name, names)
-    except ValueError:  # it is no well-formed pattern
+    except SelectionError:  # it is no well-formed pattern
         return []
-
-

@@ -30,6 +30,10 @@ class Timer:
     def __init__(self, history: int = 10_000, clock: str = "auto") -> None:
         self._meter = TimeMeter(history, _new_event(clock))
 
+    def deleted(self, target: Any) -> None:
+        """Where the hook is removed inside of calls, their times have no end."""
+        self._meter.drop_running()
+
     @property
     def call_history(self) -> list[tuple[str, float]]:
         """`(name, seconds)` of the latest calls, inner ones before those around them."""

@@ -12,7 +12,7 @@ def value_text(tensor: Tensor | None) -> str:
     """Shape, dtype, device and statistics: `float32[2, 3] cpu min=-1 mean=0 max=1 std=1`.
 
     NaN and Inf are counted, and left out of the statistics. Tensors whose values cannot be read
-    (meta, fake, inside a transform) show shape, dtype and device only.
+    (meta, fake, inside a transform or a trace) show shape, dtype and device only.
     """
     if tensor is None:
         return "None"
@@ -24,7 +24,7 @@ def value_text(tensor: Tensor | None) -> str:
 
 
 def _statistics(tensor: Tensor) -> str:
-    if not tensor.numel() or tensor.is_meta:
+    if tensor.is_meta or torch.jit.is_tracing() or not tensor.numel():
         return ""
     with torch.no_grad():
         values = tensor.detach()

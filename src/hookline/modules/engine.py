@@ -26,7 +26,7 @@ from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
 from hookline.core.thread import Thread, local, module_switch
 from hookline.modules.call import ModuleCall
-from hookline.modules.fastpath import children_called, has_fast_path
+from hookline.modules.fastpath import FUSED, children_called
 from hookline.modules.places import everywhere, lineup_of, outer_lineup, table
 from hookline.modules.record import isolate_inputs, isolate_output, mark_outputs
 from hookline.torch_base import backward
@@ -66,7 +66,7 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
             thread.grad = torch.is_grad_enabled()
         stack.append(module)
         try:
-            if has_fast_path[type(module)]:
+            if issubclass(type(module), FUSED):
                 with children_called(module, thread):
                     return original(module, *args, **kwargs)
             return original(module, *args, **kwargs)
@@ -150,7 +150,7 @@ def _forward(
         begun = lineup.paired
         if lineup.needs_grad_input:
             isolate_inputs(call)
-        if demand.clock or has_fast_path[type(module)] or (own is not None and own.inner):
+        if demand.clock or issubclass(type(module), FUSED) or (own is not None and own.inner):
             call.out = _run_layer(original, module, own, call, thread)
         else:
             call.out = original(module, *call.args, **call.kwargs)
@@ -203,7 +203,7 @@ def _run_layer(
 
 
 def _bare(original: Callable[..., Any], module: nn.Module, call: ModuleCall, thread: Thread) -> Any:
-    with children_called(module, thread) if has_fast_path[type(module)] else nullcontext():
+    with children_called(module, thread) if issubclass(type(module), FUSED) else nullcontext():
         return original(module, *call.args, **call.kwargs)
 
 

@@ -27,7 +27,8 @@ from hookline.core.thread import Thread
 from hookline.modules.places import outer_lineup, registries_at
 
 # Not `nn.MultiheadAttention`: it calls no module on either of its paths.
-_FUSED: Final = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
+FUSED: Final = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
+"""The modules that have a fused path."""
 
 _mha: Final = torch.backends.mha
 _unfused: Final = Switch()
@@ -36,16 +37,6 @@ _unfused.connect(
     off=partial(_mha.set_fastpath_enabled, value=True),
 )
 os.register_at_fork(after_in_child=_unfused.reset)
-
-
-class _ByType(dict[type, bool]):
-    def __missing__(self, cls: type) -> bool:
-        found = self[cls] = issubclass(cls, _FUSED)
-        return found
-
-
-has_fast_path: Final = _ByType()
-"""Whether modules of a class have a fused path."""
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hookline.core.events import blame
 from hookline.errors import HookTypeError
-from hookline.modules.replace import check_gradient
+from hookline.torch_base.gradients import check_gradient
 from hookline.torch_base.tree import describe
 
 if TYPE_CHECKING:

@@ -79,7 +79,10 @@ def _backward_pre(hook: Callable[..., Any]) -> Callback:
     name = f"backward pre-hook {hook_name(hook)}"
 
     def callback(call: ModuleCall) -> None:
-        value = hook(call.module, call.grad_output)
+        module = call.key()
+        if module is None:  # made for one call, such as a loss
+            return
+        value = hook(module, call.grad_output)
         if value is not None:
             call.replace_grad_output(value, name)
 
@@ -90,7 +93,10 @@ def _backward(hook: Callable[..., Any]) -> Callback:
     name = f"backward hook {hook_name(hook)}"
 
     def callback(call: ModuleCall) -> None:
-        value = hook(call.module, call.grad_input, call.grad_output)
+        module = call.key()
+        if module is None:  # made for one call, such as a loss
+            return
+        value = hook(module, call.grad_input, call.grad_output)
         if value is not None:
             if call.inputs_outline is None:
                 msg = (

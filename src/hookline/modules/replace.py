@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hookline.core.calls import Inputs
-from hookline.errors import HookTypeError, HookValueError
+from hookline.errors import HookTypeError
+from hookline.torch_base.gradients import check_gradient
 from hookline.torch_base.outline import Misfit, Outline
 from hookline.torch_base.tree import describe
 
@@ -79,20 +80,6 @@ def new_output(call: ModuleCall, value: object, hook: str) -> Any:
         )
         raise HookTypeError(msg)
     return value
-
-
-def check_gradient(new: Tensor, old: Tensor, hook: str) -> None:
-    """Refuse a gradient that cannot take another's place.
-
-    Raises:
-        HookValueError: if it has another shape, dtype or device.
-    """
-    if new.shape != old.shape or new.dtype != old.dtype or new.device != old.device:
-        msg = (
-            f"{hook} gave {describe(new)} on {new.device} in place of {describe(old)} on "
-            f"{old.device}; shape, dtype and device must stay"
-        )
-        raise HookValueError(msg)
 
 
 def new_gradients(

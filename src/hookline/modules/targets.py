@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 
 from hookline.errors import HookTypeError, HookValueError
+
+_NO_FORWARD: Final = nn.Module.forward
+_SCRIPT: Final = torch.jit.ScriptModule
 
 
 def check_callable_module(module: object) -> None:
@@ -29,7 +32,7 @@ def check_callable_module(module: object) -> None:
             "no hook can be called; put hooks on the module before scripting, and run that one"
         )
         raise HookTypeError(msg)
-    if not _has_forward(module):
+    if not has_forward(module):
         children = ", ".join(name for name, _ in module.named_children()) or "none"
         msg = (
             f"{type(module).__name__} has no forward, so it is never called and hooks on it "
@@ -38,9 +41,17 @@ def check_callable_module(module: object) -> None:
         raise HookValueError(msg)
 
 
-def _has_forward(module: nn.Module) -> bool:
+def can_be_called(module: nn.Module) -> bool:
+    """Whether calls of a module can be seen: it is neither a container nor TorchScript."""
+    cls = type(module)
+    in_python = not issubclass(cls, _SCRIPT)
+    return in_python and (cls.forward is not _NO_FORWARD or has_forward(module))
+
+
+def has_forward(module: nn.Module) -> bool:
+    """Whether a module has a forward; containers such as `nn.ModuleList` have none."""
     forward: Any = getattr(module.forward, "__func__", module.forward)
-    return forward is not nn.Module.forward
+    return forward is not _NO_FORWARD
 
 
 def check_hook(hook: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import IO, Protocol, cast, runtime_checkable
@@ -74,18 +74,18 @@ def _width(tables: Group, console: Console) -> int:
 def time_table(rows: Iterable[TimeRow], without: Collection[str] = ()) -> Group:
     """A table of modules for each root and mode, then one of functions for each mode.
 
-    A module's share is its forward and backward, calls inside it included, of its root's.
+    A module's share is its forward and backward, calls inside it included, of its root's; a
+    function's that of all functions in its table.
 
     Args:
         rows: what was measured.
         without: names of columns to leave out.
     """
     rows = list(rows)
-    shares = _Shares(rows)
-    modules = _split([row for row in rows if row.level == "module"], by=("root", "mode"))
-    functions = _split([row for row in rows if row.level == "function"], by=("mode",))
-    tables = [_module_table(part, shares, without) for part in modules]
-    tables += [_function_table(part, shares, without) for part in functions]
+    modules = _split([row for row in rows if row.level == "module"], by=("root", "mode", "clock"))
+    functions = _split([row for row in rows if row.level == "function"], by=("mode", "clock"))
+    tables = [_module_table(part, without) for part in modules]
+    tables += [_function_table(part, without) for part in functions]
     return Group(*tables)
 
 
@@ -126,38 +126,31 @@ class _Line:
         return sum(self.times[way].total for way in _DIRECTIONS[:2] if way in self.times)
 
 
-class _Shares:
-    """What the times of each root and mode are shares of.
-
-    That is the forward and backward of the root. Where it has no row of its own, since only parts
-    were watched: all that was measured inside it.
-    """
-
-    def __init__(self, rows: Sequence[TimeRow]) -> None:
-        self._wholes: dict[tuple[str, str], float] = {}
-        for part in _split(rows, by=("root", "mode")):
-            self._wholes[part[0].root, part[0].mode] = self._whole(part)
-
-    @staticmethod
-    def _whole(rows: Sequence[TimeRow]) -> float:
-        modules = [row for row in rows if row.level == "module"]
-        roots = [row for row in modules if row.path == "" and row.direction != "recompute"]
-        if roots:
-            return sum(row.total_time for row in roots)
-        # Functions are inside modules: their times are in there already.
-        return sum(row.self_time for row in modules or rows)
-
-    def of(self, line: _Line, root: str, mode: str) -> str:
-        whole = self._wholes[root, mode]
-        return f"{line.both_ways / whole:.1%}" if whole and line.times else ""
+def _share(line: _Line, whole: float) -> str:
+    return f"{line.both_ways / whole:.1%}" if whole and line.times else ""
 
 
-def _module_table(rows: Sequence[TimeRow], shares: _Shares, without: Collection[str]) -> Table:
-    root, mode = rows[0].root, rows[0].mode
-    table = _Layout("module", f"time by module: {root} ({mode})", rows, without)
+def _title(what: str, row: TimeRow) -> str:
+    device = "device " if row.clock == "device" else ""
+    return f"{device}time by {what} ({row.mode})"
+
+
+def _module_table(rows: Sequence[TimeRow], without: Collection[str]) -> Table:
+    root = rows[0].root
+    table = _Layout("module", _title(f"module: {root}", rows[0]), rows, without)
+    whole = _whole(rows)
     for line in _tree(rows, root).walk():
-        table.add(line, shares.of(line, root, mode))
+        table.add(line, _share(line, whole))
     return table.table
+
+
+def _whole(rows: Sequence[TimeRow]) -> float:
+    """The forward and backward of a root.
+
+    Where it has no row of its own, since only parts were watched: all that was measured in it.
+    """
+    roots = [row for row in rows if row.path == "" and row.direction != "recompute"]
+    return sum(row.total_time for row in roots) if roots else sum(row.self_time for row in rows)
 
 
 def _tree(rows: Sequence[TimeRow], root: str) -> _Line:
@@ -177,19 +170,55 @@ def _tree(rows: Sequence[TimeRow], root: str) -> _Line:
     return lines[""]
 
 
-def _function_table(rows: Sequence[TimeRow], shares: _Shares, without: Collection[str]) -> Table:
-    mode = rows[0].mode
-    table = _Layout("function", f"time by function ({mode})", rows, without)
+def _function_table(rows: Sequence[TimeRow], without: Collection[str]) -> Table:
+    without = {*without, *_needless(rows)}
+    table = _Layout("function", _title("function", rows[0]), rows, without)
+    whole = sum(row.self_time for row in rows)
+    for group in _groups(rows):
+        table.head(_owner(group[0]))
+        for line in _functions(group):
+            table.add(line, _share(line, whole))
+    return table.table
+
+
+def _functions(rows: Iterable[TimeRow]) -> list[_Line]:
+    """A line for each function, that which takes most time first."""
+    lines: dict[str, _Line] = {}
+    for row in rows:
+        lines.setdefault(row.name, _Line(row.name, depth=1)).add(row)
+    return sorted(lines.values(), key=lambda line: line.both_ways, reverse=True)
+
+
+def _needless(rows: Sequence[TimeRow]) -> Iterator[str]:
+    """Columns that tell nothing: most functions have no type, and do not nest."""
+    if not any(row.type for row in rows):
+        yield "type"
+    if all(row.self_time == row.total_time for row in rows):
+        yield "self"
+
+
+def _groups(rows: Sequence[TimeRow]) -> list[list[TimeRow]]:
+    """The rows by the module that calls; those outside any come last."""
     inside = [row for row in rows if row.path is not None]
     outside = [row for row in rows if row.path is None]
-    for part in (*_split(inside, by=("root", "path")), *_split(outside, by=("root",))):
-        table.head(_owner(part[0]))
-        for same_name in _split(part, by=("name",)):
-            line = _Line(same_name[0].name, depth=1)
-            for row in same_name:
-                line.add(row)
-            table.add(line, shares.of(line, part[0].root, mode))
-    return table.table
+    groups: list[list[TimeRow]] = []
+    for root in _split(inside, by=("root",)):
+        place = _places([row.path or "" for row in root])
+        groups += sorted(_split(root, by=("path",)), key=lambda group: place(group[0].path or ""))
+    return groups + _split(outside, by=("root",))
+
+
+def _places(paths: Iterable[str]) -> Callable[[str], list[int]]:
+    """The place of each path in the tree of all: behind its parent, siblings as they come."""
+    first: dict[str, int] = {}
+
+    def place(path: str) -> list[int]:
+        above = place(path.rpartition(".")[0]) if path else []
+        return [*above, first.setdefault(path, len(first))]
+
+    for path in paths:
+        place(path)
+    return place
 
 
 def _owner(row: TimeRow) -> str:
@@ -200,13 +229,20 @@ def _owner(row: TimeRow) -> str:
 
 
 class _Layout:
-    """A table under construction: its columns, and how a line fills them."""
+    """A table under construction: its columns, and how a line fills them.
+
+    Directions in which nothing was measured have no column.
+    """
 
     def __init__(
         self, first: str, title: str, rows: Sequence[TimeRow], without: Collection[str]
     ) -> None:
-        recompute = ["recompute"] if any(row.direction == "recompute" for row in rows) else []
-        names = ["type", "calls", "forward", "self", "backward", "self", *recompute, "share"]
+        measured = {row.direction for row in rows}
+        self._ways = [way for way in _DIRECTIONS if way in measured]
+        names = ["type", "calls"]
+        for way in self._ways:
+            names += [way] if way == "recompute" else [way, "self"]
+        names.append("share")
         self._shown = [name not in without for name in names]
         self.table = Table(
             title=Text(title, style="bold"),
@@ -225,17 +261,12 @@ class _Layout:
 
     def add(self, line: _Line, share: str) -> None:
         label = Text("  " * line.depth + line.label, style="" if line.times else "dim")
-        forward, backward, recompute = (line.times.get(way) for way in _DIRECTIONS)
-        calls = next((str(times.calls) for times in (forward, backward, recompute) if times), "")
-        cells = [Text(line.type), calls, *_both(forward), *_both(backward), share]
-        if len(cells) < len(self._shown):
-            cells.insert(-1, _both(recompute)[0])
-        self.table.add_row(label, *compress(cells, self._shown))
-
-
-def _both(times: _Times | None) -> tuple[str, str]:
-    """Inclusive and own time, empty where nothing ran."""
-    return (_duration(times.total), _duration(times.own)) if times else ("", "")
+        times = [line.times.get(way) for way in self._ways]
+        cells = [Text(line.type), next((str(each.calls) for each in times if each), "")]
+        for way, each in zip(self._ways, times, strict=True):
+            both = (_duration(each.total), _duration(each.own)) if each else ("", "")
+            cells += both[:1] if way == "recompute" else both
+        self.table.add_row(label, *compress([*cells, share], self._shown))
 
 
 def _duration(seconds: float) -> str:

@@ -24,6 +24,7 @@ from hookline.core.calls import Call
 from hookline.core.demand import demand
 from hookline.core.events import note_once
 from hookline.core.thread import Thread, local
+from hookline.torch_base import modes
 from hookline.torch_base.marks import Mark
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.repeats import Repeats
@@ -67,10 +68,12 @@ class Run:
     Args:
         thread: the thread that called `backward`; its hooks are the ones that are called.
         outer: the run inside of which it was called.
+        create_graph: whether gradients are on in the run; so they are for hooks at its end.
     """
 
-    def __init__(self, thread: Thread, outer: Run | None) -> None:
+    def __init__(self, thread: Thread, outer: Run | None, *, create_graph: bool) -> None:
         self.thread: Final = thread
+        self._create_graph: Final = create_graph
         self.repeats: Final = Repeats() if outer is None else outer.repeats
         self._notes: Final = thread.notes
         self._tracks: list[list[Window]] = []
@@ -117,10 +120,12 @@ class Run:
                 thread.clock.thaw()
 
     def finish(self) -> None:
-        """The run is over: end what is still open, innermost first."""
-        for track in self._tracks:
-            while track:
-                track.pop().end(self.thread)
+        """The run is over: end what is still open, innermost first, as if inside of the run."""
+        if self._tracks:
+            with torch.set_grad_enabled(self._create_graph):
+                for track in self._tracks:
+                    while track:
+                        track.pop().end(self.thread)
 
     def fail(self, error: BaseException) -> None:
         """The run raised: say where, and tell the hooks whose begin ran."""
@@ -221,23 +226,24 @@ def _stand_in(stand: Stand) -> Callable[..., tuple[Tensor, ...]]:
         thread = current_thread()
         if thread.busy or not stand.active or torch.compiler.is_compiling():
             return original(outputs, *args, **kwargs)
-        return _run(partial(original, outputs, *args, **kwargs), outputs, _inputs(args), thread)
+        # (grad_tensors, retain_graph, create_graph, inputs, ...), as torch.autograd calls it.
+        _, _, create_graph, inputs, *_ = *args, *_ABSENT[len(args) :]
+        run = Run(thread, acting_run(thread), create_graph=bool(create_graph))
+        return _run(partial(original, outputs, *args, **kwargs), outputs, inputs, run)
 
     return engine_run_backward
 
 
-def _inputs(args: tuple[Any, ...]) -> Sequence[Any] | None:
-    # (grad_tensors, retain_graph, create_graph, inputs, ...), as torch.autograd calls it.
-    return args[3] if len(args) > 3 else None  # noqa: PLR2004
+_ABSENT: Final = (None,) * 4
 
 
 def _run(
     original: Callable[[], tuple[Tensor, ...]],
     outputs: Sequence[Any],
     inputs: Sequence[Any] | None,
-    thread: Thread,
+    run: Run,
 ) -> tuple[Tensor, ...]:
-    run = Run(thread, acting_run(thread))
+    thread = run.thread
     outer = lend_to_workers(run)
     thread.runs.append(run)
     thread.backwards += 1
@@ -245,7 +251,7 @@ def _run(
     try:
         if demand.backward:
             _frozen(thread, partial(run.plan, outputs, inputs))
-        result = original()
+        result = _with_functions_seen(original, thread)
         _frozen(thread, run.finish)
     except BaseException as error:
         _frozen(thread, partial(run.fail, error))
@@ -257,6 +263,21 @@ def _run(
         thread.runs.pop()
         run.close()
         end_lending(outer)
+
+
+def _with_functions_seen(
+    original: Callable[[], tuple[Tensor, ...]], thread: Thread
+) -> tuple[Tensor, ...]:
+    """Run with the thread's function mode on, for what a checkpoint repeats.
+
+    Torch has taken it off to handle the call of `backward`. Worker threads get what is on here.
+    """
+    if not thread.functions.switch or not modes.put_on(thread.mode):
+        return original()
+    try:
+        return original()
+    finally:
+        modes.take_out(thread.mode)
 
 
 def _frozen(thread: Thread, work: Callable[[], None]) -> None:

@@ -12,15 +12,11 @@ from typing import TYPE_CHECKING, Final
 from hookline.torch_base.private import ALIAS, MARKS, node_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
     from torch import Tensor
     from torch.autograd.graph import Node
 
     from hookline.core.calls import Call
-
-    Cut: TypeAlias = Callable[[Tensor], Tensor]
+    from hookline.torch_base.gradients import Part
 
 
 class Role(Enum):
@@ -33,7 +29,7 @@ class Role(Enum):
     OUTPUT_PASSED = auto()
     """The place where jointly changed gradients of outputs flow on."""
     OUTPUT_PART = auto()
-    """It holds the gradient of an output that is a view of what the node makes: only seen."""
+    """It holds the gradient of an output that is a view of what the node makes."""
     INPUT_SEEN = auto()
     """It is the call's gradient of an input: seen here."""
     INPUT_PASSED = auto()
@@ -48,11 +44,11 @@ class Mark:
         role: what happens to the gradient.
         place: the tensor's number among the call's outputs or inputs.
         slot: which of the node's gradients is the tensor's.
-        cut: cuts the tensor's part out of the gradient, where it is only a part of it.
+        part: which part of the gradient is the tensor's, where it is only a part of it.
         leaf: whether the node is that of an alias of a leaf, which gets the gradient as it is.
     """
 
-    __slots__ = ("call", "cut", "leaf", "place", "role", "slot")
+    __slots__ = ("call", "leaf", "part", "place", "role", "slot")
 
     def __init__(
         self,
@@ -60,7 +56,7 @@ class Mark:
         role: Role,
         place: int,
         slot: int,
-        cut: Cut | None = None,
+        part: Part | None = None,
         *,
         leaf: bool = False,
     ) -> None:
@@ -68,16 +64,16 @@ class Mark:
         self.role: Final = role
         self.place: Final = place
         self.slot: Final = slot
-        self.cut: Final = cut
+        self.part: Final = part
         self.leaf: Final = leaf
 
 
 def mark(
-    node: Node, tensor: Tensor, call: Call, role: Role, place: int, cut: Cut | None = None
+    node: Node, tensor: Tensor, call: Call, role: Role, place: int, part: Part | None = None
 ) -> None:
     """Leave a mark on the node that makes a tensor; inner calls come before outer ones."""
     metadata = node_metadata(node)
-    entry = Mark(call, role, place, tensor.output_nr, cut, leaf=metadata.get(ALIAS, False))
+    entry = Mark(call, role, place, tensor.output_nr, part, leaf=metadata.get(ALIAS, False))
     marks = metadata.get(MARKS)
     if marks is None:
         metadata[MARKS] = [entry]

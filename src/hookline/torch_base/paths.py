@@ -5,8 +5,8 @@ A *root* is the topmost module that contains the one called. It is known because
 hook, on while the engine is), or, failing both, because its call was the outermost one. One walk
 gives every module in a root its paths; structure that changes later is walked again.
 
-Wrappers (`DistributedDataParallel`, what `torch.compile` gives, ...) have no name of their own: each
-has the path of the module inside, and around a root the root stays that module.
+Wrappers (`DistributedDataParallel`, what `torch.compile` gives, ...) have no name of their own: a
+wrapper has the path of the module inside, and around a root the root stays that module.
 """
 
 from __future__ import annotations
@@ -100,6 +100,27 @@ def _children(path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(prefix + name, child) for name, child in children if child is not None]
 
 
+def way_to(model: nn.Module, path: str) -> list[nn.Module] | None:
+    """The modules on the way to a path, from the model on, wrappers too; None if it has no such.
+
+    Finds also paths of shared modules that `paths_in` does not list.
+    """
+    way = _layers(model)
+    for name in path.split(".") if path else ():
+        child = children_of(way[-1]).get(name)
+        if child is None:
+            return None
+        way.extend(_layers(child))
+    return way
+
+
+def _layers(module: nn.Module) -> list[nn.Module]:
+    layers = [module]
+    while (wrapped := inside(layers[-1])) is not None:
+        layers.append(wrapped)
+    return layers
+
+
 class Roots:
     """All roots that are known, and which module belongs to which."""
 
@@ -178,7 +199,9 @@ class Roots:
     def _forget_dead(self) -> None:
         self._names = {n: r for n, r in self._names.items() if r.module is not None}
         self._member = {k: r for k, r in self._member.items() if k() is not None}
-        self._parents = {k: p for k, p in self._parents.items() if k() and p()}
+        # Asked by identity: a module may have a length, and be false or refuse to tell.
+        parents = self._parents.items()
+        self._parents = {k: p for k, p in parents if k() is not None and p() is not None}
 
     def clear(self) -> None:
         """Forget everything."""

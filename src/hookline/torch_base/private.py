@@ -72,12 +72,24 @@ batch_dim: Callable[[torch.Tensor], int] = _find("_C._functorch.maybe_get_bdim")
 """A tensor that was captured inside a `torch.func` transform stands for another, which is needed
 once the transform is over. There is no public way to it."""
 
+dispatch_modes: Callable[[], int] = _find("_C._len_torch_dispatch_stack")
+dispatch_mode: Callable[[Any], Any] = _find("_C._get_dispatch_mode")
+dispatch_mode_keys: Any = _find("_C._TorchDispatchModeKey")
+"""Tell that operations are being recorded (`make_fx`, `torch.export`) or are only pretended: a look
+at a tensor's values would then become part of the program."""
+
 _find("autograd._engine_run_backward")
 """What every `backward` and `grad` goes through; hookline stands in its place while hooks are
 on. No public call sees the begin, the end and the failure of a run."""
 
+compiled_codes: Callable[[Any], list[Any]] = _find(
+    "_C._dynamo.eval_frame._debug_get_cache_entry_list"
+)
+"""What dynamo made of a code object: tells that a module runs inside a compiled region, where it
+does not call the modules in it."""
+
 COMPILED = "torch._dynamo.eval_frame.OptimizedModule"
-SHARDED = "torch.distributed.fsdp._fully_shard._fully_shard.FSDPModule"
+SHARDED = "torch.distributed.fsdp.FSDPModule"
 WRAPPERS = {
     COMPILED: "_orig_mod",
     "torch.nn.parallel.distributed.DistributedDataParallel": "module",
@@ -108,6 +120,11 @@ says whether it is an alias of a leaf."""
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
     """The direct children by name, those under two names twice (`named_children` drops them)."""
     return module._modules  # noqa: SLF001
+
+
+def parameters_of(module: nn.Module | None) -> Mapping[str, nn.Parameter | None]:
+    """The module's own parameters by name (`named_parameters` takes some twenty times longer)."""
+    return {} if module is None else module._parameters  # noqa: SLF001
 
 
 def forward_class(node: Any) -> type | None:

@@ -3,12 +3,12 @@
 A checkpoint runs a part of the forward again inside the backward. Its calls are told from new ones
 and matched with those that they repeat:
 
-* inside a call that is itself repeated, the n-th call of a module is the n-th since that one began;
-* in the backward of a reentrant checkpoint's node, it is the n-th since the node was made, which
-  was just before the checkpoint ran its part without gradients;
-* in that of any other node, which a non-reentrant checkpoint then surrounds, it is the latest that
-  began before the node was made. If no repeated call is around several calls of one module, they
-  are not told apart.
+* in the backward of a reentrant checkpoint's node, the n-th call of a module is the n-th since the
+  node was made, which was just before the checkpoint ran its part without gradients;
+* in that of any other node, inside a call that is itself repeated, it is the n-th since that one
+  began;
+* else a non-reentrant checkpoint surrounds the node, and it is the latest that began before the
+  node was made. If no repeated call is around several calls of one module, they are not told apart.
 
 Other calls inside a backward, by a hook or a custom Function, are like these if their module was
 called before.
@@ -59,17 +59,17 @@ class Repeats:
         return True
 
     def _find(self, key: Key, thread: Thread) -> _Place | None:
-        around = next((frame for frame in reversed(thread.stack) if isinstance(frame, Call)), None)
-        if around is not None and around.recomputing:
-            return _since(around.repeats, (around.running,), key, self._count(around, key))
         node = private.current_node()
         if node is None:
             return None
         number = private.node_number(node)
-        if node.name() != _REENTRANT:
-            return _before(number, thread.passes, key)
-        count = self._count(number, key)
-        return _since(number + 1, thread.passes, key, count) or self._again(number + 1, key, count)
+        if node.name() == _REENTRANT:
+            begin, count = number + 1, self._count(number, key)
+            return _since(begin, thread.passes, key, count) or self._again(begin, key, count)
+        around = next((frame for frame in reversed(thread.stack) if isinstance(frame, Call)), None)
+        if around is not None and around.recomputing:
+            return _since(around.repeats, (around.running,), key, self._count(around, key))
+        return _before(number, thread.passes, key)
 
     def _count(self, part: object, key: Key) -> int:
         self._counts[part, key] += 1

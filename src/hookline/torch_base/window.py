@@ -31,6 +31,7 @@ class Window:
         started: whether it has begun.
         ending: whether its end has come.
         late: whether gradients of outputs arrived after it had begun.
+        replaced: the places of outputs whose gradients a hook replaced.
         lineup: the hooks at its begin.
         begun: the hook objects whose begin ran.
     """
@@ -41,6 +42,7 @@ class Window:
     started = False
     ending = False
     late = False
+    replaced: frozenset[int] = frozenset()
     lineup: Lineup = EMPTY
     begun: tuple[Entry, ...] = ()
 
@@ -82,8 +84,8 @@ class Window:
         """A gradient has arrived."""
         role = mark.role
         if role in (Role.OUTPUT, Role.OUTPUT_SEEN, Role.OUTPUT_PART):
-            if mark.cut is not None and gradient is not None:
-                gradient = mark.cut(gradient)
+            if mark.part is not None and gradient is not None:
+                gradient = mark.part.cut(gradient)
             self.waiting -= role is Role.OUTPUT_SEEN
             if not self.started:
                 self.out[mark.place] = gradient
@@ -98,6 +100,11 @@ class Window:
         """The gradient that flows on in place of the one that arrived."""
         if mark.role in (Role.OUTPUT, Role.OUTPUT_PASSED):
             gradient = self.out.get(mark.place, gradient)
+        elif mark.part is not None:
+            new = self.out.get(mark.place)
+            if mark.place not in self.replaced or new is None or gradient is None:
+                return gradient
+            gradient = mark.part.paste(gradient, new)
         elif mark.role is Role.INPUT_PASSED:
             gradient = self.new_inputs.pop(mark.place, gradient)
         else:

@@ -9,47 +9,66 @@ exception. The call of the module inside cannot be seen, so its wrapper's stands
 
 from __future__ import annotations
 
-from typing import Final
+import sys
+from collections.abc import Callable
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from hookline.torch_base.private import COMPILED, SHARDED, WRAPPERS, children_of
 
+_T = TypeVar("_T")
 
-class _Wrapped(dict[type, str]):
-    """For each class of modules the name under which it holds what it wraps; `""` for others."""
 
-    def __missing__(self, cls: type) -> str:
-        found = next((WRAPPERS[_name(b)] for b in cls.__mro__ if _name(b) in WRAPPERS), "")
-        self[cls] = found
+class _ByClass(dict[type, _T]):
+    """What is found out about each class, once.
+
+    Classes made at run time are forgotten with the last that uses them: one that `parametrize`
+    made leads to its module.
+    """
+
+    def __init__(self, find: Callable[[type], _T]) -> None:
+        super().__init__()
+        self._find = find
+        self._passing: WeakKeyDictionary[type, _T] = WeakKeyDictionary()
+
+    def __missing__(self, cls: type) -> _T:
+        found = self._passing.get(cls)
+        if found is None:
+            found = self._find(cls)
+            lasting = getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls
+            kept = self if lasting else self._passing
+            kept[cls] = found
         return found
 
 
-class _HandsOn(dict[type, bool]):
-    def __missing__(self, cls: type) -> bool:
-        found = self[cls] = bool(_wrapped[cls]) and not is_compiled(cls)
-        return found
+def _find_wrapped(cls: type) -> str:
+    return next((WRAPPERS[_name(b)] for b in cls.__mro__ if _name(b) in WRAPPERS), "")
 
 
-class _ClassNames(dict[type, str]):
-    def __missing__(self, cls: type) -> str:
-        sharded = [base for base in cls.__mro__ if _name(base) == SHARDED]
-        own = (base for base in cls.__mro__ if not any(issubclass(base, s) for s in sharded))
-        found = self[cls] = next(own).__name__
-        return found
+def _find_hands_on(cls: type) -> bool:
+    return bool(_wrapped[cls]) and not is_compiled(cls)
+
+
+def _find_class_name(cls: type) -> str:
+    sharded = [base for base in cls.__mro__ if _name(base) == SHARDED]
+    own = (base for base in cls.__mro__ if not any(issubclass(base, s) for s in sharded))
+    return next(own).__name__
 
 
 def _name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-_wrapped: Final = _Wrapped()
+_wrapped: Final = _ByClass(_find_wrapped)
+"""For each class of modules the name under which it holds what it wraps; `""` for others."""
 
-hands_on: Final = _HandsOn()
+hands_on: Final = _ByClass(_find_hands_on)
 """Whether modules of a class only hand their calls on, where hooks can see them."""
 
-class_names: Final = _ClassNames()
-"""The name of each class; `fully_shard` gives modules a class of their own, which does not count."""
+class_names: Final = _ByClass(_find_class_name)
+"""The name of each class; the classes that `fully_shard` gives to modules do not count."""
 
 
 def type_name(cls: type, module: nn.Module | None) -> str:

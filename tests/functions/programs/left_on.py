@@ -21,7 +21,7 @@ class Modules(hookline.ModuleHook):
 
 model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
 layer, hooks = hookline.with_hooks(nn.Linear(2, 2))
-hooks.add_forward_hook(lambda layer, inputs, output: None)
+hooks.add_forward_hook(lambda inputs, output: None)
 handle = hookline.register_full_backward_hook(model[0], lambda module, grad_in, grad_out: None)
 hookline.add_hook(model[1], Modules())
 node = hookline.FunctionNode(torch.tanh)

@@ -1,0 +1,77 @@
+"""Work of a hook's own outside of the engine's events: no hook sees it, and no timer counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakMethod
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from hookline.core.demand import demand
+from hookline.torch_base.stack import current_thread
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Let the thread's clock stand still, and its hooks rest."""
+    thread = current_thread()
+    timed, busy = demand.clock, thread.busy
+    if timed:
+        thread.clock.freeze()
+    thread.busy = True
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        thread.busy = busy
+        if timed:
+            thread.clock.thaw()
+
+
+class StepWatch:
+    """Tells of the steps of all optimizers, while it is open.
+
+    Args:
+        before: called with the optimizer before it takes a step; held weakly.
+        after: called with the optimizer after it took the step; held weakly.
+    """
+
+    def __init__(
+        self, before: Callable[[Any], None], after: Callable[[Any], None] | None = None
+    ) -> None:
+        self._before = _weakly(before)
+        self._after = None if after is None else _weakly(after)
+        self._handles: list[Any] = []
+
+    def open(self) -> None:
+        """Tell of steps from now on."""
+        if not self._handles:
+            self._handles.append(register_optimizer_step_pre_hook(self._before))
+            if self._after is not None:
+                self._handles.append(register_optimizer_step_post_hook(self._after))
+
+    def close(self) -> None:
+        """Tell of no more steps."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _weakly(method: Callable[[Any], None]) -> Callable[..., None]:
+    alive = WeakMethod(method)
+
+    def call(optimizer: Any, *_: Any) -> None:
+        bound = alive()
+        if bound is not None:
+            with aside():
+                bound(optimizer)
+
+    return call

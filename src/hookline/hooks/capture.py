@@ -1,0 +1,308 @@
+"""Capturing what flows through modules and functions: the hooks and the verb."""
+
+from __future__ import annotations
+
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+
+from torch import Tensor, nn
+
+from hookline.core.calls import Key
+from hookline.core.patterns import did_you_mean
+from hookline.core.records import Silent
+from hookline.errors import HookValueError
+from hookline.functions.hook import FunctionHook
+from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward
+from hookline.hooks.store import Captures, Store, near_names
+from hookline.modules.hook import ModuleHook
+from hookline.modules.targets import can_be_called
+from hookline.torch_base.select import Pattern, select
+from hookline.torch_base.selection import Choice, Selection, listed
+from hookline.watch import Watch, watch
+
+if TYPE_CHECKING:
+    from hookline.functions.call import FunctionCall
+    from hookline.modules.call import ModuleCall
+
+_numbers: Final = count()
+
+
+class ModuleCaptureHook(Capturing, ModuleHook):
+    """Captures what flows through modules; [capture][hookline.capture] is the short way.
+
+    Args:
+        what: `"input"`, `"output"`, `"grad"` (of the output), `"grad_input"`, or several.
+        calls: hold `"all"` calls of each module, the `"first"` or the `"last"`.
+        copy: whether to copy tensors; see `capture`.
+        keep_graph: whether to keep the autograd graph.
+        reduce: a function of each tensor whose result is held in the tensor's place.
+        dtype: what to convert floating-point tensors to.
+        device: where to move tensors.
+        limit: the most bytes to hold.
+        overflow: at the limit, raise an `"error"` or drop the `"oldest"` calls.
+
+    Attributes:
+        captured: what was captured so far, by path.
+
+    Raises:
+        HookTypeError: an option is of the wrong type.
+        HookValueError: an option has an unknown value.
+
+    Example:
+        >>> import torch
+        >>> from hookline.module_hooks import CaptureHook
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
+        >>> with CaptureHook() as hook:
+        ...     model(torch.ones(2, 3)).sum().backward()
+        >>> list(hook.captured), hook.captured["1"].grad.shape
+        (['0', '1', ''], torch.Size([2, 4]))
+    """
+
+    name = "CaptureHook"
+
+    def forward_preprocess(self, call: ModuleCall) -> None:
+        """Capture the inputs, before the module can change them."""
+        self._take_input(call, call.path, call.args, call.kwargs)
+
+    def forward_postprocess(self, call: ModuleCall) -> None:
+        """Capture the output."""
+        if not call.recomputing:
+            self._take_output(call, call.path, call.type, call.paths, call.out)
+            if self._goal is not None:
+                self._goal.reached_module(call)
+
+    def backward_preprocess(self, call: ModuleCall) -> None:
+        """Capture the gradients of the outputs."""
+        self._take_gradient(call, call.path, "grad", call.grad_output)
+
+    def backward_postprocess(self, call: ModuleCall) -> None:
+        """Capture the gradients that came late, and those of the inputs."""
+        if call.window is not None and call.window.late and "grad" in self._what:
+            self._take_gradient(call, call.path, "grad", call.grad_output)
+        if self.needs_grad_input:
+            gradients = call.grad_input
+            both = (tuple(gradients), gradients.kwargs)
+            self._take_gradient(call, call.path, "grad_input", both)
+
+
+class FunctionCaptureHook(Capturing, FunctionHook):
+    """Captures what flows through functions, by address without the index: `layers.0:softmax`.
+
+    What [hookline.module_hooks.CaptureHook][] says of arguments and results holds here too, but
+    that functions give no gradients of their inputs.
+
+    Args:
+        **options: those of the hook for modules.
+
+    Raises:
+        HookTypeError: an option is of the wrong type.
+        HookValueError: an option has an unknown value, or `what` has `"grad_input"`.
+
+    Example:
+        >>> import torch
+        >>> from hookline.function_hooks import CaptureHook
+        >>> with CaptureHook(what=("input", "output")) as hook:
+        ...     _ = torch.exp(torch.zeros(2))
+        >>> hook.captured["exp"].input, hook.captured["exp"].output
+        (tensor([0., 0.]), tensor([1., 1.]))
+    """
+
+    name = "CaptureHook"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.needs_grad_input:
+            msg = (
+                "functions give no gradients of their inputs; capture what='grad' of the functions "
+                "or modules that made them"
+            )
+            raise HookValueError(msg)
+
+    def forward_preprocess(
+        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
+    ) -> None:
+        """Capture the inputs, before the function can change them."""
+        self._take_input(function, _address(function), in_data, {})
+
+    def forward_postprocess(
+        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
+    ) -> None:
+        """Capture the output; of a function that only writes, what it wrote into."""
+        if not function.recomputing:
+            out = function.out
+            if out is None and function.outputs:
+                out = function.outputs[0]
+            self._take_output(function, _address(function), function.name, (), out)
+            if self._goal is not None:
+                self._goal.reached_function(function)
+
+    def backward_preprocess(
+        self,
+        function: FunctionCall,
+        in_data: tuple[Tensor | None, ...],
+        out_grad: tuple[Tensor | None, ...],
+    ) -> None:
+        """Capture the gradients of the outputs."""
+        self._take_gradient(function, _address(function), "grad", out_grad)
+
+    def backward_postprocess(
+        self,
+        function: FunctionCall,
+        in_data: tuple[Tensor | None, ...],
+        out_grad: tuple[Tensor | None, ...],
+    ) -> None:
+        """Capture the gradients that came late."""
+        if function.window is not None and function.window.late:
+            self._take_gradient(function, _address(function), "grad", out_grad)
+
+
+def _address(function: FunctionCall) -> str:
+    path = function.module_path
+    return function.name if path is None else f"{path}:{function.name}"
+
+
+class Capture(Captures):
+    """What is being captured of a model, until it is closed; afterwards what was captured.
+
+    Made by [capture][hookline.capture]; a context manager.
+    """
+
+    def __init__(
+        self, store: Store, watches: list[Watch], selected: tuple[str, ...], goal: Goal | None
+    ) -> None:
+        super().__init__(store)
+        self._watches = watches
+        self._selected = selected
+        self._goal = goal
+
+    def close(self) -> None:
+        """Stop capturing; what was captured stays. A second call does nothing."""
+        for watching in self._watches:
+            watching.close()
+
+    def silent(self) -> list[Silent]:
+        """What was selected but never called while the capture was active, with likely causes."""
+        return [row for watching in self._watches for row in watching.silent()]
+
+    def _why(self, name: str) -> str:
+        """Why nothing was captured under a name, as the end of an error's text."""
+        for row in self.silent():
+            if row.path == name:
+                return f": {row.cause}; {row.advice}"
+        return did_you_mean(near_names(name, self._selected)) or (
+            f"; selected are {listed(self._selected)}"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self.close()
+        return isinstance(error, StopForward) and error.goal is self._goal
+
+
+def capture(
+    model: nn.Module,
+    *patterns: Pattern,
+    stop: bool = False,
+    **options: Unpack[CaptureOptions],
+) -> Capture:
+    """Capture what flows through modules or functions of a model, by name.
+
+    Active at once, until `close()` or the end of `with`.
+
+    What is captured is detached, and copied: later in-place operations, which autograd allows on
+    outputs, do not change it. A copy is saved where a value is new anyway (moved, converted).
+    `copy=False` keeps aliases in place of copies, at no cost in time; that one was overwritten
+    is then an error when it is read. (Small parts of large storages, and tensors of inference
+    mode, are copied all the same.)
+
+    Gradients are those of a backward that runs while the capture is active.
+
+    Args:
+        model: the model.
+        patterns: which modules: a path, a glob by segment (`layers.*.attn`, `**.norm`), a compiled
+            regular expression, a class, a callable `(path, module) -> bool`; or which functions,
+            by address: `layers.*.attn:softmax`, `layers.0:add[1]`. None: all modules.
+        stop: end the forward as soon as each of them was captured once. The `with` block ends
+            there too.
+        **options: see `CaptureOptions`.
+
+            * what: `"input"`, `"output"`, `"grad"` (of the output), `"grad_input"`, or several;
+              `("output", "grad")` by default, with `stop` only `"output"`.
+            * calls: hold `"all"` calls of each module, only the `"first"` or only the `"last"`.
+            * copy: True: always copy; False: never; None: copy what is detached.
+            * keep_graph: do not detach. What needs a gradient is then held as it is; with
+              `copy=True`, as a copy that belongs to the graph.
+            * reduce: a function of each tensor whose result is held in the tensor's place.
+            * dtype: what to convert tensors of floating-point numbers to; others stay.
+            * device: where to move tensors.
+            * limit: the most bytes to hold.
+            * overflow: beyond that, raise an `"error"`, or drop the `"oldest"` calls.
+
+    Returns:
+        The captures: a mapping by path or address, filled as the model runs. In it,
+        `acts[path].output`, `.input`, `.grad` and `.grad_input` give the value of the only call;
+        `.outputs` and so on those of all; `.first`, `.last` and `acts[path][i]` one call.
+
+    Raises:
+        SelectionError: a pattern matches nothing.
+        HookTypeError: an option is of the wrong type.
+        HookValueError: an option has an unknown value, or options exclude each other.
+        CaptureLimitError: from the forward or backward, when the limit is reached.
+
+    Example:
+        >>> import torch, hookline
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(inplace=True))
+        >>> with hookline.capture(model, "0") as acts:
+        ...     model(torch.ones(2, 3)).sum().backward()
+        >>> acts["0"].output.shape, acts["0"].grad.shape
+        (torch.Size([2, 4]), torch.Size([2, 4]))
+    """
+    if stop:
+        _check_stop(options)
+    options.setdefault("what", "output" if stop else ("output", "grad"))
+    selection = select(model, *patterns)
+    modules = [choice for choice in selection.choices if choice.function is None]
+    functions = [choice for choice in selection.choices if choice.function is not None]
+    hooks: list[tuple[ModuleCaptureHook | FunctionCaptureHook, list[Choice]]] = []
+    if modules:
+        hooks.append((ModuleCaptureHook(**options), modules))
+    if functions:
+        hooks.append((FunctionCaptureHook(**options), functions))
+    store = hooks[0][0].store
+    goal = _goal(modules, functions) if stop else None
+    name = f"capture {next(_numbers)}"  # of its own, so that several may be open at once
+    watches: list[Watch] = []
+    try:
+        for hook, choices in hooks:
+            hook.into(store, goal)
+            watches.append(watch(model, hook.renamed(name), where=Selection(model, choices)))
+    except BaseException:
+        for watching in watches:
+            watching.close()
+        raise
+    return Capture(store, watches, selection.paths, goal)
+
+
+def _check_stop(options: CaptureOptions) -> None:
+    if "grad" in str(options.get("what", "")):
+        msg = "stop=True ends the forward, so no gradient can be captured; drop one of the two"
+        raise HookValueError(msg)
+    if options.get("calls") == "last":
+        msg = 'stop=True ends the forward at the first call of each; calls="last" cannot be told'
+        raise HookValueError(msg)
+
+
+def _goal(modules: list[Choice], functions: list[Choice]) -> Goal:
+    """What is to be captured before the forward ends; containers are never called."""
+    return Goal(
+        {Key(choice.called) for choice in modules if can_be_called(choice.called)},
+        {(Key(choice.called), choice.function) for choice in functions if choice.function},
+    )

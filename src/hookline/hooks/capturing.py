@@ -1,0 +1,229 @@
+"""Capturing what flows through a call, at both levels: inputs, outputs, gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, nn
+
+from hookline.core.calls import Key
+from hookline.core.notes import control_flow
+from hookline.core.patterns import FunctionPattern
+from hookline.core.phases import Phase
+from hookline.errors import CaptureError, HookTypeError, HookValueError
+from hookline.hooks.captured import WHATS, CapturedCall, What
+from hookline.hooks.keep import Keep
+from hookline.hooks.store import Calls, Captures, Overflow, Store
+
+if TYPE_CHECKING:
+    from hookline.core.calls import Call
+    from hookline.functions.call import FunctionCall
+    from hookline.modules.call import ModuleCall
+
+_numbers: Final = count()
+
+
+class StopForward(BaseException):
+    """Ends a forward when all that was wanted has been captured; `with capture(…)` swallows it.
+
+    Attributes:
+        goal: what had been wanted.
+    """
+
+    def __init__(self, goal: Goal) -> None:
+        super().__init__("all that was to be captured has been captured")
+        self.goal: Final = goal
+
+
+control_flow.add(StopForward)
+
+
+class Goal:
+    """What is to be captured before the forward ends.
+
+    Args:
+        modules: the modules.
+        functions: the functions, each with the module that calls it.
+    """
+
+    def __init__(
+        self,
+        modules: set[Key[nn.Module]],
+        functions: set[tuple[Key[nn.Module], FunctionPattern]],
+    ) -> None:
+        self._modules = modules
+        self._functions = functions
+
+    def reached_module(self, call: ModuleCall) -> None:
+        """A module was captured.
+
+        Raises:
+            StopForward: it was the last.
+        """
+        self._modules.discard(call.key)
+        self._stop()
+
+    def reached_function(self, call: FunctionCall) -> None:
+        """A function was captured.
+
+        Raises:
+            StopForward: it was the last.
+        """
+        caller: Any = call.parent
+        for key, function in list(self._functions):
+            if key == caller.key and function.matches(call.name, call.index):
+                self._functions.discard((key, function))
+        self._stop()
+
+    def _stop(self) -> None:
+        if not self._modules and not self._functions:
+            raise StopForward(self)
+
+
+class CaptureOptions(TypedDict, total=False):
+    """What can be asked for of every capture; see [capture][hookline.capture]."""
+
+    what: What | Collection[What]
+    calls: Calls
+    copy: bool | None
+    keep_graph: bool
+    reduce: Callable[[Tensor], Any] | None
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    limit: int | None
+    overflow: Overflow
+
+
+class Capturing:
+    """What the capture hooks of both levels have in common."""
+
+    needs_grad_input: bool = False
+    phases: Collection[Phase] | None = None
+
+    def __init__(  # noqa: PLR0913 - one keyword for each thing that may be asked for
+        self,
+        *,
+        what: What | Collection[What] = ("output", "grad"),
+        calls: Calls = "all",
+        copy: bool | None = None,
+        keep_graph: bool = False,
+        reduce: Callable[[Tensor], Any] | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        limit: int | None = None,
+        overflow: Overflow = "error",
+    ) -> None:
+        self._what: Final = _checked(what)
+        self._keep: Final = Keep(
+            reduce=reduce, dtype=dtype, device=device, copy=copy, graph=keep_graph
+        )
+        self.store = Store(calls, limit, overflow)
+        self._follows: Final = "grad" in self._what or "grad_input" in self._what
+        self._mark: Final = f"_captured_{next(_numbers)}"
+        self._pending: Final[WeakKeyDictionary[Call, Any]] = WeakKeyDictionary()
+        self._goal: Goal | None = None
+        self.needs_grad_input = "grad_input" in self._what
+        self.phases = _phases(self._what)
+
+    @property
+    def captured(self) -> Captures:
+        """What was captured so far."""
+        return Captures(self.store)
+
+    def into(self, store: Store, goal: Goal | None) -> None:
+        """Share a store with another hook, and end the forward once a goal is reached."""
+        self.store = store
+        self._goal = goal
+
+    def aborted(self, call: Any, exception: BaseException) -> None:
+        """Forget the inputs of a call that raised."""
+        self._pending.pop(call, None)
+
+    def _take_input(
+        self, call: Call, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        entry = self.store.entries.get((call.running.root, name))
+        if not call.recomputing and not (entry is not None and self.store.is_full(entry)):
+            self._pending[call] = self._kept((args, kwargs))
+
+    def _take_output(
+        self, call: Call, name: str, kind: str, paths: tuple[str, ...], out: Any
+    ) -> None:
+        running, store = call.running, self.store
+        entry = store.entries.get((running.root, name))
+        if entry is None:
+            entry = store.entry(running.root, name, kind, paths)
+        elif store.is_full(entry):
+            self._pending.pop(call, None)
+            return
+        captured = CapturedCall(name, kind, running, call.index)
+        captured.bare = isinstance(out, Tensor)
+        if self._pending and call in self._pending:
+            self._put(captured, "input", self._pending.pop(call))
+        if "output" in self._what:
+            self._put(captured, "output", self._kept(out))
+        store.add(entry, captured)
+        if self._follows:
+            call.__dict__[self._mark] = ref(captured)
+
+    def _take_gradient(self, call: Call, name: str, what: What, gradient: Any) -> None:
+        captured = self._captured_of(call, name)
+        if captured is not None:
+            if what == "grad" and captured.bare:
+                gradient = gradient[0]
+            self._put(captured, what, self._kept(gradient))
+            self.store.grew(captured, what)
+
+    def _captured_of(self, call: Call, name: str) -> CapturedCall | None:
+        """What was captured in the forward of a call whose backward this is."""
+        mark = call.__dict__.get(self._mark)
+        if mark is not None:
+            return mark()
+        entry = self.store.entries.get((call.running.root, name))
+        if entry is None or not call.recomputing:
+            return None
+        # A reentrant checkpoint sends gradients to the call that it computed again.
+        same = (c for c in entry if c.running is call.running and c.index == call.index)
+        return next(same, None)
+
+    def _kept(self, value: Any) -> Any:
+        if self._keep.graph and torch.is_inference_mode_enabled():
+            msg = "keep_graph=True cannot work in inference mode, where autograd records no graph"
+            raise CaptureError(msg)
+        return self._keep.value(value)
+
+    def _put(self, captured: CapturedCall, what: What, kept: Any) -> None:
+        captured.values[what] = kept
+        versions = self._keep.versions(kept)
+        if versions is not None:
+            captured.versions[what] = versions
+
+
+def _checked(what: Any) -> frozenset[str]:
+    several = {what} if isinstance(what, str) else set(what) if _is_collection(what) else None
+    if several is None:
+        msg = f"what= takes one or several of {', '.join(map(repr, WHATS))}, not {what!r}"
+        raise HookTypeError(msg)
+    if not several or not several.issubset(WHATS):
+        msg = f"what={what!r} is unknown; choose one or several of {', '.join(map(repr, WHATS))}"
+        raise HookValueError(msg)
+    return frozenset(several)
+
+
+def _is_collection(value: object) -> bool:
+    return isinstance(value, list | tuple | set | frozenset)
+
+
+def _phases(what: frozenset[str]) -> frozenset[Phase]:
+    phases = {Phase.FORWARD}
+    if "input" in what:
+        phases.add(Phase.FORWARD_PRE)
+    if "grad" in what:
+        phases |= {Phase.BACKWARD_PRE, Phase.BACKWARD}
+    if "grad_input" in what:
+        phases.add(Phase.BACKWARD)
+    return frozenset(phases)

@@ -1,0 +1,166 @@
+"""Mean, spread and the like of many numbers, in one pass over them and in little memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from hookline.hooks.finite import is_finite
+
+PIECE: Final = 2**20
+"""So many numbers are worked on at once, in 64 bits: 8 MiB."""
+
+
+@dataclass(slots=True)
+class Moments:
+    """What is kept of numbers that were seen.
+
+    Two of these merge into that of both (Chan, Golub and LeVeque's update), without loss of
+    precision where the mean is large and the spread small.
+
+    Example:
+        >>> import torch
+        >>> whole = Moments()
+        >>> for part in ([1.0, 2.0], [6.0]):
+        ...     whole.merge(Moments.of(torch.tensor(part)))
+        >>> whole.count, whole.mean, round(whole.std, 3)
+        (3, 3.0, 2.16)
+    """
+
+    count: int = 0
+    """How many finite numbers."""
+    mean: float = 0.0
+    """Their mean."""
+    squares: float = 0.0
+    """The sum of their squared distances from the mean."""
+    minimum: float = inf
+    """The smallest; inf if there is none."""
+    maximum: float = -inf
+    """The largest; -inf if there is none."""
+    zeros: int = 0
+    """How many are exactly zero."""
+    nan: int = 0
+    """How many others are NaN."""
+    infinite: int = 0
+    """How many others are infinite."""
+
+    @classmethod
+    def of(cls, values: Tensor) -> Moments:
+        """Those of a tensor's numbers; waits for the device."""
+        found = cls()
+        for row in measure(values).tolist():
+            found.merge(cls.read(row))
+        return found
+
+    @classmethod
+    def read(cls, row: Sequence[float]) -> Moments:
+        """Those in one row of what `measure` gives."""
+        count, mean, squares, low, high, zeros, nan, infinite = row
+        return cls(int(count), mean, squares, low, high, int(zeros), int(nan), int(infinite))
+
+    @property
+    def std(self) -> float:
+        """The standard deviation, divided by the count."""
+        return sqrt(self.squares / self.count) if self.count else 0.0
+
+    @property
+    def sum_of_squares(self) -> float:
+        """The sum of the squares of the numbers themselves."""
+        return self.squares + self.count * self.mean * self.mean
+
+    def merge(self, other: Moments) -> None:
+        """Add what is known of other numbers."""
+        count = self.count + other.count
+        if count:
+            apart = other.mean - self.mean
+            self.mean += apart * other.count / count
+            self.squares += other.squares + apart * apart * self.count * other.count / count
+        self.count = count
+        self.minimum = min(self.minimum, other.minimum)
+        self.maximum = max(self.maximum, other.maximum)
+        self.zeros += other.zeros
+        self.nan += other.nan
+        self.infinite += other.infinite
+
+    def scaled(self, factor: float) -> Moments:
+        """Those of the numbers times a positive factor."""
+        return Moments(
+            self.count,
+            self.mean * factor,
+            self.squares * factor * factor,
+            self.minimum * factor,
+            self.maximum * factor,
+            self.zeros,
+            self.nan,
+            self.infinite,
+        )
+
+
+def measure(values: Tensor) -> Tensor:
+    """The moments of a tensor's numbers, a row for each piece of it, on its own device.
+
+    Args:
+        values: floating point numbers; of complex ones the magnitudes are taken.
+
+    Returns:
+        64-bit numbers: in each row the fields of `Moments` in order.
+    """
+    rows = [_row(piece) for piece in pieces(values)]
+    return torch.stack(rows) if rows else values.new_zeros((0, 8), dtype=torch.float64)
+
+
+def _row(piece: Tensor) -> Tensor:
+    numbers = (piece.abs() if piece.is_complex() else piece).double()
+    if numbers.is_cpu and is_finite(numbers):
+        mean = numbers.mean()
+        squares = _square_sum(numbers - mean)
+        low, high = numbers.aminmax()
+        count, nan = numbers.new_full((), numbers.numel()), numbers.new_zeros(())
+    else:
+        finite = numbers.isfinite()
+        count = finite.sum(dtype=torch.float64)
+        mean = numbers.where(finite, 0).sum() / count.clamp(min=1)
+        squares = _square_sum((numbers - mean).where(finite, 0))
+        low = numbers.where(finite, inf).amin()
+        high = numbers.where(finite, -inf).amax()
+        nan = numbers.isnan().sum(dtype=torch.float64)
+    zeros = numbers.numel() - numbers.count_nonzero().double()
+    return torch.stack((count, mean, squares, low, high, zeros, nan, numbers.numel() - count - nan))
+
+
+def _square_sum(numbers: Tensor) -> Tensor:
+    return torch.dot(numbers, numbers)
+
+
+def square_sum(values: Tensor) -> Tensor:
+    """The sum of the squared magnitudes of a tensor's numbers, in 64 bits, on its own device."""
+    sums = [
+        _square_sum((piece.abs() if piece.is_complex() else piece).double())
+        for piece in pieces(values)
+    ]
+    return torch.stack(sums).sum() if sums else values.new_zeros((), dtype=torch.float64)
+
+
+def pieces(values: Tensor) -> Iterator[Tensor]:
+    """A tensor's numbers, flat, at most `PIECE` at once, so that no copy of it is large."""
+    count = values.numel()
+    if count <= PIECE:
+        if count:
+            yield values.reshape(-1)
+        return
+    longest = max(range(values.dim()), key=lambda dim: values.shape[dim])
+    for part in values.split(max(1, values.shape[longest] * PIECE // count), longest):
+        yield from pieces(part)
+
+
+def sample_of(values: Tensor, limit: int) -> Tensor:
+    """At most so many of a tensor's numbers, flat and evenly spread; no random number is drawn."""
+    count = values.numel()
+    if count <= limit:
+        return values.reshape(-1)
+    return values.take(torch.arange(limit, device=values.device) * (count // limit))

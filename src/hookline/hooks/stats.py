@@ -1,0 +1,251 @@
+"""The distribution of activations and gradients, and what training does to parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import Tensor
+
+from hookline.core.phases import Phase
+from hookline.core.records import ParameterRow, StatsRow
+from hookline.errors import HookValueError
+from hookline.functions.hook import FunctionHook
+from hookline.hooks.amp import LossScale
+from hookline.hooks.tally import Tally, What
+from hookline.hooks.updates import Updates
+from hookline.modules.hook import ModuleHook
+from hookline.torch_base.readable import readable
+from hookline.torch_base.tree import leaves
+
+if TYPE_CHECKING:
+    from hookline.core.calls import Pass
+    from hookline.functions.call import FunctionCall
+    from hookline.modules.call import ModuleCall
+
+
+class Statistics:
+    """What the statistics hooks of both levels have in common."""
+
+    def __init__(
+        self, every: int, *, activations: bool, gradients: bool, histogram: bool, scaler: Any
+    ) -> None:
+        if not isinstance(every, int) or every < 1:
+            msg = f"every={every!r}: give a whole number of passes, 1 for all of them"
+            raise HookValueError(msg)
+        self.every: Final = every
+        self._activations = activations
+        self._gradients = gradients
+        self._tally = Tally(histogram=histogram)
+        self._scale = LossScale(scaler)
+        self._scaled: tuple[Pass | None, float] = None, 1.0
+
+    def rows(self) -> list[StatsRow]:
+        """What was measured, a row for each tensor, mode and direction."""
+        return self._tally.rows()
+
+    def reset(self) -> None:
+        """Forget what was measured."""
+        self._tally.clear()
+
+    def _is_due(self, call: Any) -> bool:
+        return not (call.running.number % self.every or call.recomputing)
+
+    def _add(self, what: What, value: Any, name: str, scale: float = 1.0) -> None:
+        for leaf, tensor in leaves(value, name):
+            values = readable(tensor)
+            if values is not None:
+                self._tally.add(what._replace(leaf=leaf), values, scale)
+
+    def _scale_in(self, running: Pass) -> float:
+        """The loss scale of a pass; asked for once, since a scaler may wait for its device."""
+        if self._scaled[0] is not running:
+            self._scaled = running, self._scale.now()
+        return self._scaled[1]
+
+
+class ModuleStatsHook(Statistics, ModuleHook):
+    """Measures the outputs of modules and their gradients, and parameters at optimizer steps.
+
+    Of each output, and of the gradient of each, every k-th pass: mean, standard deviation, extremes,
+    L2 norm, share of zeros, NaN and Inf counted, and a histogram of magnitudes from a sample. All is
+    added up as it comes, so that memory does not grow with the number of passes; on a device nothing
+    waits for it until `rows()` is called. Forwards that activation checkpointing repeats are left
+    out.
+
+    Of each parameter, every k-th step of its optimizer: the norm of the weights, of the gradient
+    that the optimizer used (so with gradient accumulation the whole one, once), and how large the
+    update was against the weights. A copy of up to 262,144 of its weights is kept for the duration of
+    these steps. Sharded and empty parameters are told as such, and measured as far as they are here.
+
+    Args:
+        every: which passes: those whose number it divides, from 0.
+        activations: measure outputs.
+        gradients: measure gradients of outputs.
+        parameters: measure parameters.
+        histogram: count magnitudes too; the bins are given by `hookline.hooks.histogram.edges()`.
+        scaler: the `torch.amp.GradScaler` in use, or a function that gives the loss scale: gradients
+            are divided by it.
+
+    Raises:
+        HookValueError: `every` is no whole number from 1 up, or there is nothing to measure.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from hookline.module_hooks import StatsHook
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with StatsHook(every=1) as stats:
+        ...     for _ in range(3):
+        ...         model(torch.randn(16, 4)).sum().backward()
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+        >>> row = stats.rows()[1]
+        >>> row.path, row.direction, row.leaf, row.calls, row.count
+        ('1', 'forward', 'output', 3, 384)
+        >>> 0 < row.zero_share < 1, row.minimum
+        (True, 0.0)
+        >>> [(row.name, row.steps, row.update_ratio > 0) for row in stats.parameter_rows()]
+        [('0.weight', 3, True), ('0.bias', 3, True)]
+    """
+
+    name = "StatsHook"
+
+    def __init__(
+        self,
+        every: int = 100,
+        *,
+        activations: bool = True,
+        gradients: bool = True,
+        parameters: bool = True,
+        histogram: bool = True,
+        scaler: Any = None,
+    ) -> None:
+        super().__init__(
+            every,
+            activations=activations,
+            gradients=gradients,
+            histogram=histogram,
+            scaler=scaler,
+        )
+        wanted = {Phase.FORWARD: activations or parameters, Phase.BACKWARD: gradients}
+        self.phases = _phases(wanted)
+        self._updates = Updates(every) if parameters else None
+        self._registered = 0
+
+    def parameter_rows(self) -> list[ParameterRow]:
+        """What was measured of parameters, a row for each."""
+        return [] if self._updates is None else self._updates.rows()
+
+    def reset(self) -> None:
+        """Forget what was measured."""
+        super().reset()
+        if self._updates is not None:
+            self._updates.clear()
+
+    def added(self, target: object) -> None:
+        """Watch optimizer steps."""
+        self._registered += 1
+        if self._updates is not None:
+            self._updates.open()
+
+    def deleted(self, target: object) -> None:
+        """Watch them no longer."""
+        self._registered -= 1
+        if self._updates is not None and not self._registered:
+            self._updates.close()
+
+    def forward_postprocess(self, call: ModuleCall) -> None:
+        """Measure the outputs."""
+        if self._updates is not None:
+            self._updates.see(call.key, call.root, call.path)
+        if self._activations and self._is_due(call):
+            self._add(_module(call, "forward"), call.out, "output")
+
+    def backward_postprocess(self, call: ModuleCall) -> None:
+        """Measure the gradients of the outputs."""
+        if self._is_due(call):
+            scale = self._scale_in(call.running)
+            self._add(_module(call, "backward"), call.grad_output, "grad_output", scale)
+
+
+class FunctionStatsHook(Statistics, FunctionHook):
+    """Measures the outputs of functions and their gradients, every k-th pass.
+
+    What [hookline.module_hooks.StatsHook][] says of these holds here too; parameters are measured
+    there. Functions are told apart by the module that calls them and their name.
+
+    Args:
+        every: which passes: those whose number it divides, from 0.
+        activations: measure outputs.
+        gradients: measure gradients of outputs.
+        histogram: count magnitudes too.
+        scaler: the `torch.amp.GradScaler` in use, or a function that gives the loss scale.
+
+    Raises:
+        HookValueError: `every` is no whole number from 1 up, or there is nothing to measure.
+
+    Example:
+        >>> import torch
+        >>> from hookline.function_hooks import StatsHook
+        >>> with StatsHook(every=1) as stats:
+        ...     _ = torch.tensor([3.0, -4.0]).relu()
+        >>> [(row.name, row.mean, row.norm, row.zero_share) for row in stats.rows()]
+        [('tensor', -0.5, 5.0, 0.0), ('relu', 1.5, 3.0, 0.5)]
+    """
+
+    name = "StatsHook"
+
+    def __init__(
+        self,
+        every: int = 100,
+        *,
+        activations: bool = True,
+        gradients: bool = True,
+        histogram: bool = True,
+        scaler: Any = None,
+    ) -> None:
+        super().__init__(
+            every,
+            activations=activations,
+            gradients=gradients,
+            histogram=histogram,
+            scaler=scaler,
+        )
+        self.phases = _phases({Phase.FORWARD: activations, Phase.BACKWARD: gradients})
+
+    def forward_postprocess(
+        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
+    ) -> None:
+        """Measure the outputs."""
+        if self._is_due(function):
+            outputs = function.outputs or ()
+            value = outputs[0] if len(outputs) == 1 else outputs
+            self._add(_function(function, "forward"), value, "output")
+
+    def backward_postprocess(
+        self,
+        function: FunctionCall,
+        in_data: tuple[Tensor | None, ...],
+        out_grad: tuple[Tensor | None, ...],
+    ) -> None:
+        """Measure the gradients of the outputs."""
+        if self._is_due(function):
+            scale = self._scale_in(function.running)
+            self._add(_function(function, "backward"), out_grad, "grad_output", scale)
+
+
+def _phases(wanted: dict[Phase, bool]) -> tuple[Phase, ...]:
+    found = tuple(phase for phase, is_wanted in wanted.items() if is_wanted)
+    if not found:
+        msg = "everything is switched off; leave something to measure"
+        raise HookValueError(msg)
+    return found
+
+
+def _module(call: ModuleCall, direction: str) -> What:
+    return What(call.root, call.path, call.type, "module", call.mode, direction, "", "")
+
+
+def _function(call: FunctionCall, direction: str) -> What:
+    return What(call.root, call.module_path, "", "function", call.mode, direction, "", call.name)

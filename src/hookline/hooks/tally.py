@@ -1,0 +1,149 @@
+"""Statistics of many tensors by name, in memory that does not grow with how often they are seen."""
+
+from __future__ import annotations
+
+import threading
+from math import sqrt
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hookline.core.records import StatsRow
+from hookline.hooks.histogram import BINS, SAMPLE, magnitudes
+from hookline.hooks.moments import Moments, measure, sample_of
+
+
+class What(NamedTuple):
+    """Of what a statistic is; the fields are those of `StatsRow`."""
+
+    root: str
+    path: str | None
+    type: str
+    level: str
+    mode: str
+    direction: str
+    leaf: str
+    name: str
+
+
+class _Entry:
+    """What is known of one tensor over all calls."""
+
+    __slots__ = ("bins", "calls", "moments", "norms", "scale")
+
+    def __init__(self) -> None:
+        self.moments = Moments()
+        self.bins = [0] * BINS
+        self.calls = 0
+        self.norms = 0.0
+        self.scale = 1.0
+
+
+class _Measured(NamedTuple):
+    """What was measured of one tensor in one call, still on its device."""
+
+    what: What
+    moments: Tensor
+    bins: Tensor | None
+    scale: float
+
+
+class Tally:
+    """Adds up statistics.
+
+    What is measured on a device stays there until it is asked for, or until there is much of it;
+    then it is read together.
+
+    Args:
+        histogram: count magnitudes too.
+    """
+
+    LIMIT: Final = 512
+    """So many measurements are read at the latest."""
+
+    def __init__(self, *, histogram: bool) -> None:
+        self._histogram: Final = histogram
+        self._entries: dict[What, _Entry] = {}
+        self._waiting: list[_Measured] = []
+        self._lock = threading.Lock()
+
+    def add(self, what: What, values: Tensor, scale: float = 1.0) -> None:
+        """Add the numbers of a tensor, divided by a scale.
+
+        Args:
+            what: of what they are.
+            values: the numbers, as `readable` gives them.
+            scale: what they are divided by.
+        """
+        bins = magnitudes(sample_of(values, SAMPLE), 1 / scale) if self._histogram else None
+        measured = _Measured(what, measure(values), bins, scale)
+        with self._lock:
+            self._waiting.append(measured)
+            if values.is_cpu or len(self._waiting) >= self.LIMIT:
+                self._read()
+
+    def rows(self) -> list[StatsRow]:
+        """What was added up so far."""
+        with self._lock:
+            self._read()
+            return [self._row(what, entry) for what, entry in self._entries.items()]
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._waiting.clear()
+            self._entries.clear()
+
+    def _read(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        rows = _lists([measured.moments for measured in waiting])
+        bins = _lists([m.bins[None] for m in waiting if m.bins is not None])
+        counts = iter(bins)
+        for measured, moments in zip(waiting, rows, strict=True):
+            entry = self._entries.setdefault(measured.what, _Entry())
+            self._merge(entry, moments, measured.scale)
+            if measured.bins is not None:
+                new = next(counts)[0]
+                entry.bins = [a + int(b) for a, b in zip(entry.bins, new, strict=True)]
+
+    def _merge(self, entry: _Entry, rows: list[list[float]], scale: float) -> None:
+        call = Moments()
+        for row in rows:
+            call.merge(Moments.read(row))
+        call = call.scaled(1 / scale)
+        entry.moments.merge(call)
+        entry.norms += sqrt(call.sum_of_squares)
+        entry.calls += 1
+        entry.scale = scale
+
+    def _row(self, what: What, entry: _Entry) -> StatsRow:
+        found = entry.moments
+        low, high = (found.minimum, found.maximum) if found.count else (0.0, 0.0)
+        return StatsRow(
+            **what._asdict(),
+            calls=entry.calls,
+            count=found.count,
+            mean=found.mean,
+            std=found.std,
+            minimum=low,
+            maximum=high,
+            abs_max=max(abs(low), abs(high)),
+            norm=entry.norms / entry.calls,
+            zero_share=found.zeros / found.count if found.count else 0.0,
+            nan=found.nan,
+            inf=found.infinite,
+            histogram=tuple(entry.bins) if self._histogram else (),
+            scale=entry.scale,
+        )
+
+
+def _lists(parts: list[Tensor]) -> list[list[list[float]]]:
+    """The rows of each of some matrices; each device is waited for once."""
+    found: list[list[list[float]]] = [[] for _ in parts]
+    for device in {part.device for part in parts}:
+        places = [place for place, part in enumerate(parts) if part.device == device]
+        rows = iter(torch.cat([parts[place] for place in places]).tolist())
+        for place in places:
+            found[place] = [next(rows) for _ in range(len(parts[place]))]
+    return found

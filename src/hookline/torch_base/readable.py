@@ -1,0 +1,106 @@
+"""Tensors whose numbers can be looked at: what a hook that measures values is given to read.
+
+Not every tensor has numbers, and not every one may be asked for them. Left alone are those of
+integers and truth values (they hold no NaN), empty and meta tensors, fake ones, those inside a
+`torch.func` transform, all that is being traced (a look would become part of the trace), and
+subclasses that have operations of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from hookline.torch_base.private import (
+    dispatch_mode,
+    dispatch_mode_keys,
+    dispatch_modes,
+    is_transformed,
+    torch_function_off,
+    transform_level,
+)
+
+_PLAIN: Final = frozenset({Tensor, nn.Parameter, nn.Buffer})
+_DTYPES: Final = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
+_TRACING: Final = tuple(getattr(dispatch_mode_keys, name) for name in ("PROXY", "FAKE"))
+
+
+def readable(tensor: Tensor) -> Tensor | None:
+    """The numbers of a tensor, free of autograd, or None if it has none that can be read.
+
+    Returns:
+        A strided tensor of floating point or complex numbers, without a copy where that can be:
+        for a sparse tensor, the values that it stores; for a sharded one (`DTensor`), those in
+        this process; for a nested one, all of them.
+
+    Example:
+        >>> readable(torch.eye(2).to_sparse())
+        tensor([1., 1.])
+        >>> readable(torch.arange(3)) is None
+        True
+    """
+    if type(tensor) in _PLAIN:
+        dtype = tensor.dtype
+        if dtype in _DTYPES and tensor.layout is torch.strided and not tensor.is_nested:
+            return tensor.detach() if tensor.numel() and not _in_a_trace(tensor) else None
+        if not (dtype.is_floating_point or dtype.is_complex):
+            return None
+    try:
+        with torch.no_grad(), torch_function_off():
+            return _unusual(tensor)
+    except Exception:  # noqa: BLE001 - a subclass may refuse anything in any way
+        return None
+
+
+def _in_a_trace(tensor: Tensor) -> bool:
+    """Whether a look at the tensor would be recorded, or is not possible."""
+    if tensor.is_meta or transform_level() is not None or is_transformed(tensor):
+        return True
+    if torch.jit.is_tracing():
+        return True
+    if dispatch_modes() and any(dispatch_mode(key) is not None for key in _TRACING):
+        return True
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _unusual(tensor: Any) -> Tensor | None:
+    if _in_a_trace(tensor) or getattr(tensor, "fake_mode", None) is not None:
+        return None
+    if is_sharded(tensor):
+        tensor = tensor.to_local()
+    elif tensor.is_nested:
+        tensor = tensor.values()
+    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return None
+    tensor = tensor.detach()
+    if type(tensor) is not Tensor:
+        tensor = tensor.as_subclass(Tensor)
+    if tensor.layout is not torch.strided:
+        tensor = stored_values(tensor)
+    dtype = tensor.dtype
+    if not tensor.numel() or not (dtype.is_floating_point or dtype.is_complex):
+        return None
+    if dtype.is_complex:
+        return tensor.resolve_conj()
+    return tensor if dtype in _DTYPES else tensor.float()
+
+
+def stored_values(tensor: Tensor) -> Tensor:
+    """The values that a tensor which is not strided stores."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor.coalesce().values()
+    return tensor.to_dense() if tensor.is_mkldnn else tensor.values()
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether a tensor is a `DTensor`, spread over processes, or this process's part of it."""
+    return hasattr(tensor, "placements") and hasattr(tensor, "to_local")
+
+
+def version_of(tensor: Tensor) -> int | None:
+    """How often a tensor was written to; None if nobody counts that."""
+    if tensor.is_inference():
+        return None
+    return tensor._version  # noqa: SLF001 - torch documents it
