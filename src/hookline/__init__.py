@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from hookline.core.phases import HookKind as HookKind
     from hookline.core.phases import Phase as Phase
     from hookline.core.registry import HookRegistry as HookRegistry
+    from hookline.errors import CaptureError as CaptureError
+    from hookline.errors import CaptureKeyError as CaptureKeyError
+    from hookline.errors import CaptureLimitError as CaptureLimitError
     from hookline.errors import HooklineError as HooklineError
     from hookline.errors import HookNameError as HookNameError
     from hookline.errors import HookTypeError as HookTypeError
@@ -29,8 +32,12 @@ if TYPE_CHECKING:
     from hookline.functions.hook import FunctionHook as FunctionHook
     from hookline.functions.hook import get_function_hooks as get_function_hooks
     from hookline.functions.node import FunctionNode as FunctionNode
+    from hookline.hooks.capture import Capture as Capture
     from hookline.hooks.capture import capture as capture
     from hookline.hooks.capture_file import load_capture as load_capture
+    from hookline.hooks.captured import Captured as Captured
+    from hookline.hooks.captured import CapturedCall as CapturedCall
+    from hookline.hooks.store import Captures as Captures
     from hookline.modules.call import ModuleCall as ModuleCall
     from hookline.modules.gate import BackwardHookGate as BackwardHookGate
     from hookline.modules.hook import ModuleHook as ModuleHook
@@ -75,6 +82,9 @@ else:
         "core.phases": ("HookKind", "Phase"),
         "core.registry": ("HookRegistry",),
         "errors": (
+            "CaptureError",
+            "CaptureKeyError",
+            "CaptureLimitError",
             "HookNameError",
             "HookTypeError",
             "HookValueError",
@@ -85,8 +95,10 @@ else:
         "functions.call": ("FunctionCall",),
         "functions.hook": ("FunctionHook", "get_function_hooks"),
         "functions.node": ("FunctionNode",),
-        "hooks.capture": ("capture",),
+        "hooks.capture": ("Capture", "capture"),
         "hooks.capture_file": ("load_capture",),
+        "hooks.captured": ("Captured", "CapturedCall"),
+        "hooks.store": ("Captures",),
         "modules.call": ("ModuleCall",),
         "modules.gate": ("BackwardHookGate",),
         "modules.hook": ("ModuleHook", "add_hook", "delete_hook", "get_module_hooks"),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from torch import nn
 
@@ -14,6 +13,7 @@ from hookline.core.entry import EMPTY, Entry
 from hookline.core.handle import HookHandle
 from hookline.core.notes import add_detail
 from hookline.core.patterns import FunctionPattern
+from hookline.core.phases import Phase
 from hookline.core.records import Silent
 from hookline.core.registry import HookRegistry
 from hookline.core.scope import HookObject, Renamed, entries_of, put_object
@@ -24,14 +24,14 @@ from hookline.functions.hook import FunctionHook
 from hookline.modules.hook import ModuleHook
 from hookline.modules.places import registry_of
 from hookline.modules.silence import NO_GRADIENT, Reason, Reasons, function_not_called
-from hookline.modules.targets import can_be_called, check_callable_module
+from hookline.modules.targets import which_are_seen
 from hookline.torch_base.paths import paths_in, roots
-from hookline.torch_base.select import Pattern, check_model, selection_in
+from hookline.torch_base.select import Where, check_model, patterns_of, selection_in
 from hookline.torch_base.selection import Choice, Selection, listed
 from hookline.torch_base.wrappers import class_names
 
-Where: TypeAlias = Pattern | Iterable[Pattern] | None
 _Named: TypeAlias = list[tuple[Any, str]]
+_FORWARD: Final = frozenset({Phase.FORWARD_PRE, Phase.FORWARD})
 
 
 def watch(
@@ -120,12 +120,12 @@ class Watch:
         named = _named(hooks)
         modules = [(hook, name) for hook, name in named if isinstance(hook, ModuleHook)]
         functions = [(hook, name) for hook, name in named if isinstance(hook, FunctionHook)]
-        patterns = _patterns(where)
+        patterns = patterns_of(where)
         self._root = roots.declare(check_model(model))
         self._model = Key(model)
         self._first_pass = 1 + max((p.number for p in self._passes()), default=-1)
         choices = selection_in(model, self._root.seats, patterns).choices
-        seen = _seen(choices)
+        seen = which_are_seen(choices)
         _check_levels(modules, functions, choices)
         self._names = [name for _, name in modules]
         self._seats = [_Seat(p, Key(m), Key(called), f, e) for p, m, called, f, e in choices]
@@ -283,7 +283,7 @@ class Watch:
             yield name, reasons.of(seat.path, seat.module())
         for entry in entries:
             if not entry.fired:
-                late = seat.called in ran and entry.watches_backward
+                late = seat.called in ran and _FORWARD.isdisjoint(entry.phases)
                 yield entry.name, NO_GRADIENT if late else reasons.of(seat.path, seat.module())
 
     def _without_functions(
@@ -340,20 +340,6 @@ def _named(hooks: Iterable[object]) -> _Named:
     return named
 
 
-def _patterns(where: Where) -> list[Any]:
-    """The patterns in what was given as `where`; none for all modules."""
-    if where is None:
-        return []
-    single = isinstance(where, str | re.Pattern | type | nn.Module | Selection)
-    if single or not isinstance(where, Iterable):
-        return [where]
-    patterns = list(where)
-    if not patterns:
-        msg = "where=[] selects nothing; leave it out to watch all modules"
-        raise SelectionError(msg)
-    return patterns
-
-
 def _check_levels(modules: _Named, functions: _Named, choices: Sequence[Choice]) -> None:
     """Refuse hooks that nothing selected is for, and addresses that no hook is for.
 
@@ -368,24 +354,3 @@ def _check_levels(modules: _Named, functions: _Named, choices: Sequence[Choice])
         name = modules[0][1]
         msg = f"{name} is a ModuleHook, and only functions are selected: {listed(addresses)}"
         raise SelectionError(msg)
-
-
-def _seen(choices: Sequence[Choice]) -> list[bool]:
-    """For each choice, whether calls of its module can be seen.
-
-    Raises:
-        SelectionError: they can of none.
-        HookTypeError: a TorchScript module was named.
-        HookValueError: a container was named.
-    """
-    seen = [can_be_called(choice.called) for choice in choices]
-    for choice, is_seen in zip(choices, seen, strict=True):
-        if not is_seen and choice.exact:
-            check_callable_module(choice.called)
-    if not any(seen):
-        msg = (
-            f"{listed(choice.path for choice in choices)}: these are containers or TorchScript, "
-            "whose calls no hook can see; select the modules in them"
-        )
-        raise SelectionError(msg)
-    return seen

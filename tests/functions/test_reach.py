@@ -302,6 +302,26 @@ def test_custom_function_bound_before():
     assert torch.equal(x.grad, torch.full((2,), 4.0))
 
 
+def test_custom_function_inside_another():
+    """What a custom function calls, custom ones and torch's own, belongs to it."""
+
+    class Outer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return double(x.exp())
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return double(gradient)
+
+    x = torch.ones(2, requires_grad=True)
+    with Log() as log:
+        Outer.apply(x).sum().backward()
+
+    assert log.names == ["Outer", "sum"]
+    assert log.backwards == ["sum", "Outer"]
+
+
 def test_r6_foreign_patch_over_ours():
     """Who patches `apply` over ours stays; ours hands on, and is used again by later scopes."""
     seen = []
@@ -530,9 +550,16 @@ def test_c5_hooks_on_all_threads_come_after_the_threads_own():
     assert order == ["scoped", "everywhere"]
 
 
-def test_interpreter_ends_quietly_with_hooks_on():
-    """A program that ends with hooks of every kind still on says nothing about it."""
+@pytest.mark.parametrize(
+    "kinds",
+    [["registered"], ["everywhere"], ["modules"], ["functions"], ["registered", "functions"]],
+    ids=" ".join,
+)
+def test_interpreter_ends_quietly_with_hooks_on(kinds):
+    """A program that ends with hooks still on says nothing about it."""
     program = Path(__file__).parent / "programs" / "left_on.py"
-    result = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, program, *kinds], capture_output=True, text=True, check=False
+    )
 
     assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")

@@ -345,6 +345,30 @@ def test_every_function_has_its_module(make):
         }
 
 
+def test_modes_outside_of_modules():
+    """Outside of modules too, what runs with and without gradients is kept apart."""
+    seen = []
+
+    class Place(FunctionHook):
+        def forward_preprocess(self, function, in_data):
+            seen.append((function.index, function.pass_number))
+
+    x = torch.ones(2)
+    with TimerHook() as hook, Place():
+        torch.sin(x)
+        with torch.no_grad():
+            torch.sin(x)
+            torch.sin(x)
+        torch.sin(x)
+
+    assert {(row.name, row.mode): row.calls for row in hook.rows()} == {
+        ("sin", "train"): 2,
+        ("sin", "no_grad"): 2,
+    }
+    (first, number) = seen[0]
+    assert seen == [(first + place, number) for place in range(4)]
+
+
 @pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non-reentrant"])
 def test_recompute(reentrant, time):
     """What a checkpoint repeats has a direction of its own, and is part of no function's own."""

@@ -727,11 +727,12 @@ def test_r6_a_patch_over_ours_stays(foreign):
         foreign.install()
     assert foreign.current is foreign.function
 
-    passes = len(local.thread.passes)
+    passes, backwards = len(local.thread.passes), local.thread.backwards
     run(layer)
     assert foreign.calls == 1
     assert first.events == []
-    assert (local.thread.stack, len(local.thread.passes)) == ([], passes)
+    thread = local.thread
+    assert (thread.stack, len(thread.passes), thread.backwards) == ([], passes, backwards)
 
     with Log() as second:
         run(layer)
@@ -861,6 +862,26 @@ def test_p6_a_hook_object_added_inside_a_call_has_no_end_for_it():
         ]
         assert ("end", "forward", "late", "", 0) not in late.events
         late.__exit__(None, None, None)
+
+
+def test_p6_a_hook_object_added_inside_a_backward_has_no_end_for_it():
+    """Nor in the backward: only calls whose begin it saw."""
+    late, model = Log("late"), network()
+
+    def open_late(module, grad_output):
+        add_hook(model, late)
+        add_hook(model[0], late)
+
+    with Log():
+        out = model(torch.ones(2, 3))
+        with hookline.register_full_backward_pre_hook(model[1], open_late):
+            out.sum().backward()
+        clear_hooks(model)
+
+    assert late.events == [
+        ("begin", "backward", "late", "0", 0),
+        ("end", "backward", "late", "0", 0),
+    ]
 
 
 def test_p6_a_hook_object_removed_inside_a_call_has_no_end():

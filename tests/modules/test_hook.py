@@ -629,6 +629,33 @@ def test_c6_the_phase_is_told_while_the_event_runs():
     assert seen == list(Phase)
 
 
+def test_c6_a_model_inside_another_has_its_own_root():
+    """A module that is no part of the running model has its root; calls after it have theirs."""
+
+    class Helper(nn.Linear):
+        pass
+
+    helpers = [Helper(3, 3)]  # a list, so that it is no child
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.after = nn.ReLU(), nn.Tanh()
+
+        def forward(self, x):
+            return self.after(helpers[0](self.before(x)))
+
+    with Log(note=lambda _, call: (call.root, call.path)) as hook:
+        Net()(torch.ones(2, 3))
+
+    assert [note for what, note in hook.events if what == "forward"] == [
+        ("Net", "before"),
+        ("Helper", ""),
+        ("Net", "after"),
+        ("Net", ""),
+    ]
+
+
 def test_c6_arguments_by_name():
     """`arguments` gives the inputs by the names of the parameters, however they were passed."""
     layer = nn.Bilinear(2, 3, 4)
@@ -856,6 +883,42 @@ def test_c9_a_hook_without_aborted_is_left_alone():
     assert hook.seen == ("begin",)
 
 
+def directed(*phases):
+    """A log that has the callbacks of some phases only."""
+    body = {CALLBACKS[phase]: getattr(Log, CALLBACKS[phase]) for phase in phases}
+    body |= {"__init__": Log.__init__, "_log": Log._log, "aborted": Log.aborted}
+    return type("Directed", (ModuleHook,), body)
+
+
+@pytest.mark.parametrize("failing", PHASES)
+def test_c9_a_hook_of_one_direction_is_told_of_that_one(failing):
+    """A hook without callbacks of the forward has no `aborted` for it, and so for the backward."""
+
+    def fail(call):
+        raise LookupError
+
+    forward = directed("forward_pre", "forward")("forward")
+    backward = directed("backward_pre", "backward")("backward")
+    around = forward.renamed("a"), backward.renamed("b"), pytest.raises(LookupError)
+    with forward, backward, doing(failing, fail), around[0], around[1], around[2]:
+        run(nn.Linear(3, 2))
+
+    begins = {"forward": forward.events.count(("forward_pre", "Linear"))}
+    begins["backward"] = backward.events.count(("backward_pre", "Linear"))
+    for name, hook in (("forward", forward), ("backward", backward)):
+        ends = [what for what, _ in hook.events if what in (name, "aborted")]
+        assert len(ends) == begins[name]
+
+
+def test_c9_a_hook_that_only_has_aborted_sees_failed_forwards():
+    """It needs no begin of its own."""
+    hook = directed()("errors")
+    with hook, pytest.raises(ValueError, match="no"):
+        nn.Sequential(Boom(ValueError("no")))(torch.ones(1))
+
+    assert hook.events == [("aborted", "0"), ("aborted", "Sequential")]
+
+
 def test_c9_hooks_work_as_before_after_a_failure():
     """The next run has the events of a run without a failure before."""
     model = nn.Sequential(boom := Boom(), nn.Linear(3, 2))
@@ -1062,6 +1125,22 @@ def test_c12_replace_the_output():
     expected.sum().backward()
     assert torch.equal(out, expected)
     assert torch.equal(x.grad, plain.grad)
+
+
+def test_c12_an_output_replaced_by_a_tensor_of_others_has_its_own_gradient():
+    """With the input in its place, the gradient seen and changed is that of the output alone."""
+    x, seen = torch.ones(2, requires_grad=True), []
+
+    def double(call):
+        seen.append(call.grad_output[0].tolist())
+        call.replace(call.grad_output[0] * 2)
+
+    instead = doing("forward", lambda call: call.replace(call.args[0]))
+    with instead, doing("backward_pre", double).renamed("double"):
+        (nn.ReLU()(x) * 3 + x * 10).sum().backward()
+
+    assert seen == [[3.0, 3.0]]
+    assert x.grad.tolist() == [16.0, 16.0]
 
 
 def test_c12_the_output_may_become_none_or_another_structure():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -712,6 +714,23 @@ def test_v7_a_dropped_wrapper_leaves_nothing_behind():
 
     assert len(table) == count - 1
     assert set(vars(bare)) == attributes
+
+
+def test_r5_what_hooks_inside_a_wrapper_keep_goes_with_it(x):
+    """Though the graph knows the calls: it does not hold the hooks."""
+
+    def outputs_kept_by_a_hook(layer, kept):
+        hookline.register_forward_hook(layer, lambda m, args, out: kept.append((out, out.sum())))
+
+    bare, layer, _ = wrapped_linear()
+    outputs_kept_by_a_hook(bare, [])
+    hookline.register_full_backward_pre_hook(bare, lambda m, grads: None)
+    gone = weakref.ref(layer(x))
+
+    del bare, layer, _
+    gc.collect()
+
+    assert gone() is None
 
 
 @pytest.mark.parametrize(

@@ -487,18 +487,22 @@ def test_r3_an_error_in_a_worker_thread_keeps_its_note():
 def test_c11_a_run_started_by_a_callback_is_not_watched():
     """While a hook object's callback runs, backwards in it have no events."""
     events, x = Events(), leaf()
-    with SomeCall("call", events) as call:
-        y = call.returns(x * 2)
-
+    with SomeCall("first", events) as first:
+        y = first.returns(x * 2)
+    with SomeCall("second", events) as second:
+        y = second.returns(y * 3)
     total = y.sum()
 
     def on_begin(name):
-        torch.autograd.grad(total, x, retain_graph=True)
+        assert torch.autograd.grad(total, x, retain_graph=True)[0].tolist() == [6.0, 6.0]
+        events.append(("inside", name))
 
     events.on_begin = on_begin
-    total.backward()
+    total.backward(retain_graph=True)
 
-    assert events == [("begin", "call"), ("end", "call")]
+    assert events == [
+        (what, name) for name in ("second", "first") for what in ("begin", "inside", "end")
+    ]
 
 
 def test_the_entry_is_torchs_own_again(engine):

@@ -96,6 +96,12 @@ class Entry:
             found.add(Phase.BACKWARD_PRE)
         return tuple(phase for phase in Phase if phase in found)
 
+    @property
+    def backward_only(self) -> bool:
+        """Whether the hook runs in no phase of the forward; then no failed forward is its own."""
+        forward = Phase.FORWARD_PRE in self.callbacks or Phase.FORWARD in self.callbacks
+        return self.watches_backward and not forward
+
     def __repr__(self) -> str:
         state = "" if self.alive else " removed"
         return f"<Entry{state} {self.name} at {', '.join(self.phases)}>"
@@ -126,6 +132,7 @@ class Lineup:
         "joint",
         "needs_grad_input",
         "paired",
+        "paired_backward",
         "retains",
         "watches_backward",
     )
@@ -136,6 +143,7 @@ class Lineup:
     backward: Pairs
     gradients: tuple[Entry, ...]
     paired: tuple[Entry, ...]
+    paired_backward: tuple[Entry, ...]
     always: Pairs
     watches_backward: bool
     needs_grad_input: bool
@@ -158,7 +166,8 @@ class Lineup:
         self.backward_pre = self._at(Phase.BACKWARD_PRE)
         self.backward = self._at(Phase.BACKWARD)
         self.gradients = tuple(e for e in self.entries if e.gradient is not None)
-        self.paired = tuple(e for e in self.entries if e.paired)
+        self.paired = tuple(e for e in self.entries if e.paired and not e.backward_only)
+        self.paired_backward = tuple(e for e in self.entries if e.paired and e.watches_backward)
         self.always = tuple(pair for pair in self.forward if pair[0].always)
         self.watches_backward = any(e.watches_backward for e in self.entries)
         self.needs_grad_input = any(e.needs_grad_input for e in self.entries)

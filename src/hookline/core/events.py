@@ -107,7 +107,7 @@ def fail(
     culprit, thread.culprit = thread.culprit, None
     call.now = thread.clock.now
     if begun is None:
-        pending = begun_before(lineup, culprit) if culprit is not None else ()
+        pending = before(lineup.paired, lineup, culprit) if culprit is not None else ()
     else:
         pending = not_ended(begun, lineup, culprit) if culprit is not None else begun
     where = f"raised in {call.describe()}, inputs {call.describe_inputs()}"
@@ -130,12 +130,10 @@ def _call_always(lineup: Lineup, culprit: Entry | None, call: Any, error: BaseEx
             call.out = None  # what it returned goes nowhere
 
 
-def begun_before(lineup: Lineup, culprit: Entry | None) -> tuple[Entry, ...]:
-    """The hook objects whose begin ran: all, or those in front of the one whose begin raised."""
-    if culprit is None:
-        return lineup.paired
-    place = lineup.entries.index(culprit)
-    return tuple(entry for entry in lineup.entries[:place] if entry.paired)
+def before(paired: tuple[Entry, ...], lineup: Lineup, culprit: Entry) -> tuple[Entry, ...]:
+    """The hook objects whose begin ran: those in front of the one whose begin raised."""
+    front = set(lineup.entries[: lineup.entries.index(culprit)])
+    return tuple(entry for entry in paired if entry in front)
 
 
 def not_ended(begun: tuple[Entry, ...], lineup: Lineup, culprit: Entry) -> tuple[Entry, ...]:

@@ -1,12 +1,11 @@
 """Patterns written as text: which dotted paths, and which functions, they mean.
 
-| pattern | means |
-|---|---|
-| `encoder.layers.0` | this path; `""` is the root |
-| `encoder.layers.*.self_attn` | `*` is any text within one segment, `?` one character, `[0-3]` or `[!0]` one of (not of) a set |
-| `encoder.**`, `**.act` | `**` is any number of whole segments, none included: `encoder.**` is `encoder` and all in it |
-| `layers.*.self_attn:softmax` | the function `softmax` where the forward of such a module calls it |
-| `layers.0:*dropout[1]` | likewise; `[1]` is the second call of the pass only |
+A path is matched segment by segment: `*` is any text within a segment, `?` one character, `[0-3]`
+one of a set and `[!0]` one that is not in it. `**` is any number of whole segments, none too:
+`encoder.**` means `encoder` and all that is in it. `""` is the root.
+
+An address, `layers.*.self_attn:softmax[0]`, means functions: of that name (`*` and `?` are allowed)
+where the forward of such a module calls them; with an index, that call of a pass only.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class PathPattern:
         Raises:
             SelectionError: it is not well formed.
         """
-        segments = text.split(".") if text else []
+        segments = _segments(text)
         if not all(segments):
             msg = f"the pattern {text!r} has an empty segment between, before or after its dots"
             raise SelectionError(msg)
@@ -111,6 +110,10 @@ def split_address(text: str) -> tuple[str, FunctionPattern] | None:
     return match["path"], FunctionPattern(match["name"], None if index is None else int(index))
 
 
+def _segments(text: str) -> list[str]:
+    return text.split(".") if text else []
+
+
 def _segment(text: str, whole: str) -> str:
     """The regular expression of one segment, its dot included."""
     if text == "**":
@@ -158,7 +161,7 @@ def near(text: str, names: Iterable[str], count: int = 3) -> list[str]:
         ['layers.0.attn', 'layers.0']
     """
     names = list(names)
-    segments = text.split(".")
+    segments = _segments(text)
     inside = [segments[first:] for first in range(1, len(segments))]
     repaired = [["**", *segments], *(rest for rest in inside if _SPECIAL.isdisjoint(rest[0]))]
     for pattern in map(PathPattern.of, map(".".join, repaired)):

@@ -50,12 +50,12 @@ class FunctionMode(TorchFunctionMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         thread = current_thread()
         lineup = lineup_of(thread)
-        if lineup is EMPTY or _inside_backward(thread):
+        if lineup is EMPTY or inside_backward(thread):
             return func(*args, **kwargs) if kwargs else func(*args)
         return run_function(func, name, args, kwargs or {}, lineup, thread)
 
 
-def _inside_backward(thread: Thread) -> bool:
+def inside_backward(thread: Thread) -> bool:
     """Whether a function is part of a backward, so not one of its own.
 
     Only what a checkpoint repeats is: inside a module that is being called again, or directly
@@ -82,7 +82,7 @@ def _stand_in(stand: Stand) -> Any:
             return plain(*args, **kwargs)
         thread = current_thread()
         lineup = lineup_of(thread)
-        if lineup is EMPTY or _inside_backward(thread):
+        if lineup is EMPTY or inside_backward(thread):
             return plain(*args, **kwargs)
         return run_function(plain, cls.__name__, args, kwargs, lineup, thread)
 

@@ -29,6 +29,7 @@ ALIASES: Final = {
     "__or__": "bitwise_or",
     "__rand__": "bitwise_and",
     "__rdiv__": "rdiv",
+    "__reversed__": "flip",
     "__rfloordiv__": "floor_divide",
     "__rlshift__": "bitwise_left_shift",
     "__rmatmul__": "matmul",
@@ -90,8 +91,10 @@ def classify(func: Any) -> Class:
     It is a function if by its schema it returns or writes a tensor; Python functions have none
     and count, but for those known to do neither.
     """
-    if isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - the class of `torch.ops.aten.*`
-        return Class(_by_schemas([func._schema]), _short(func._schema.name))  # noqa: SLF001
+    if isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - `torch.ops.aten.add.Tensor`
+        return _classify_overloads([func])
+    if isinstance(func, torch._ops.OpOverloadPacket):  # noqa: SLF001 - `torch.ops.aten.add`
+        return _classify_overloads([getattr(func, name) for name in func.overloads()])
     name: str = getattr(func, "__name__", None) or type(func).__name__
     if name in ("__get__", "__set__", "__delete__"):
         return _classify_property(func, name)
@@ -102,6 +105,11 @@ def classify(func: Any) -> Class:
     without = isinstance(func, types.FunctionType) or name.startswith("__")
     schemas = () if without else operator_schemas(f"aten::{name}")
     return Class(_by_schemas(schemas) if schemas else Kind.FUNCTION, readable)
+
+
+def _classify_overloads(overloads: list[Any]) -> Class:
+    schemas = [overload._schema for overload in overloads]  # noqa: SLF001
+    return Class(_by_schemas(schemas), _short(schemas[0].name))
 
 
 def _classify_property(func: Any, name: str) -> Class:
@@ -131,7 +139,8 @@ def writes(name: str) -> bool:
 
 # Functions that nobody recorded are named after their autograd node.
 
-_NODE: Final = re.compile(r"(?:.*::)?(?P<stem>.+?)(?:Backward\d*)?")
+# `MulBackward0`, `SelectBackwardAutogradNestedTensor0`, `ForeachMulBackward1Scalar`.
+_NODE: Final = re.compile(r"(?P<stem>.+)Backward\w*")
 
 
 def name_of_node(node: Any) -> str:
@@ -143,8 +152,9 @@ def name_of_node(node: Any) -> str:
     custom = forward_class(node)
     if custom is not None:
         return custom.__name__
-    match = _NODE.fullmatch(node.name())
-    stem = match["stem"] if match else node.name()
+    plain = node.name().rpartition("::")[2]
+    match = _NODE.fullmatch(plain)
+    stem = match["stem"] if match else plain
     name = _operators().get(_letters(stem), stem)
     return ALIASES.get(name, name)
 

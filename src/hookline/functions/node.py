@@ -14,6 +14,7 @@ from hookline.core.thread import module_switch
 from hookline.errors import HookNameError, HookTypeError
 from hookline.functions.engine import run_function
 from hookline.functions.hook import FunctionHook
+from hookline.functions.mode import inside_backward
 from hookline.functions.naming import classify
 from hookline.functions.places import lineup_of
 from hookline.torch_base.stack import current_thread
@@ -87,7 +88,7 @@ class FunctionNode:
         """Call the function, with its hooks and the thread's."""
         thread = current_thread()
         lineup = lineup_of(thread, self)
-        if lineup is EMPTY or thread.hidden or thread.busy:
+        if lineup is EMPTY or thread.hidden or thread.busy or inside_backward(thread):
             return self.function(*args, **kwargs)
         return run_function(self.function, self.name, args, kwargs, lineup, thread, node=self)
 

@@ -61,20 +61,15 @@ def _index_in(above: Any, name: str) -> int:
     """The index of the next call of a function in a module call."""
     if above.functions is None:
         above.functions = {}
-    count = above.functions.get(name)
-    if count is None:
-        running, key = above.running, (above.path, name)
-        this_call = (*key, above.index)
-        first = running.totals.get(key, 0)
-        if above.recomputing:
-            first = running.firsts.get(this_call, first)
-        else:
-            running.firsts[this_call] = first
-        count = above.functions[name] = [first, 0]
-    index = count[0] + count[1]
-    count[1] += 1
-    if not above.recomputing:
-        above.running.totals[above.path, name] = index + 1
+    count = above.functions.get(name, 0)
+    above.functions[name] = count + 1
+    running, key = above.running, (above.path, name)
+    index = running.totals.get(key, 0)
+    if above.recomputing:
+        return running.firsts.get((*key, above.index), index) + count
+    if not count:
+        running.firsts[(*key, above.index)] = index
+    running.totals[key] = index + 1
     return index
 
 

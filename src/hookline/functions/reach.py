@@ -31,9 +31,6 @@ def scoped(thread: Thread) -> HookRegistry:
         # Weak, since a thread that ends with an open scope is cleaned up by being dropped.
         thread_ref = ref(thread, _custom_switch.release)
         thread.functions.switch.connect(partial(_on, thread_ref), partial(_off, thread_ref))
-        if thread.mode is not None:
-            # Torch puts a mode back after the function in which its last hook was removed.
-            modes.take_out(thread.mode)
     return thread.functions
 
 
@@ -60,6 +57,7 @@ def _off(thread_ref: ref[Thread]) -> None:
     if thread is None:
         return
     if thread is local.thread:
+        # In a callback it lies nowhere: torch puts it back after the function, to pass all on.
         modes.take_out(thread.mode)
     if thread.tracker is not None:
         thread.tracker.remove()

@@ -13,6 +13,8 @@ from hookline.torch_base.window import Window
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hookline.core.thread import Thread
+
 
 class FunctionWindow(Window):
     """Fires the backward events of a function call."""
@@ -22,6 +24,11 @@ class FunctionWindow(Window):
     def current(self) -> Lineup:
         """The thread's function hooks now, then the function's own."""
         return lineup_of(self.run.thread, self.call.node)
+
+    def begin(self, thread: Thread) -> None:
+        """Call the hooks' begins."""
+        self.arguments()  # inputs that autograd saved are gone when the nodes have run
+        super().begin(thread)
 
     def arguments(self) -> list[Any]:
         """What the callbacks get: the call, its inputs, the gradients of its outputs."""

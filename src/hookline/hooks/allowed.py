@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from hookline.core.names import hook_name
 from hookline.core.patterns import FunctionPattern, PathPattern, split_address
 from hookline.errors import HookTypeError
 from hookline.functions.call import FunctionCall
@@ -49,34 +48,38 @@ def _not_understood(given: object) -> str:
 
 def _rule(given: Any) -> _Rule:
     if isinstance(given, str):
-        return _text_rule(given)
+        return _of_call(_text_rule(given))
     if isinstance(given, re.Pattern):
-        return lambda call, leaf, tensor: given.fullmatch(call.label) is not None
+        return _of_call(lambda call: given.fullmatch(call.label) is not None)
     if isinstance(given, type) and issubclass(given, nn.Module):
-        return lambda call, leaf, tensor: (
-            not isinstance(call, FunctionCall) and isinstance(call.module, given)
+        return _of_call(
+            lambda call: not isinstance(call, FunctionCall) and isinstance(call.module, given)
         )
     if callable(given) and not isinstance(given, type):
         return lambda call, leaf, tensor: bool(given(call, leaf, tensor))
-    raise HookTypeError(_not_understood(given if isinstance(given, type) else hook_name(given)))
+    raise HookTypeError(_not_understood(given))
 
 
-def _text_rule(text: str) -> _Rule:
+def _of_call(rule: Callable[[Any], bool]) -> _Rule:
+    """A rule that asks for the call only."""
+    return lambda call, *_: rule(call)
+
+
+def _text_rule(text: str) -> Callable[[Any], bool]:
     address = split_address(text)
     if address is not None:
         path, function = PathPattern.of(address[0]), address[1]
-        return lambda call, leaf, tensor: (
+        return lambda call: (
             isinstance(call, FunctionCall)
             and path.matches(call.module_path or "")
             and function.matches(call.name, call.index)
         )
     path, name = PathPattern.of(text), FunctionPattern(text)
 
-    def rule(call: Any, leaf: str, tensor: Tensor | None) -> bool:
+    def rule(call: Any) -> bool:
         if not isinstance(call, FunctionCall):
             return path.matches(call.path)
-        return name.names(call.name) or (
-            call.module_path is not None and path.matches(call.module_path)
-        )
+        inside = call.module_path is not None and path.matches(call.module_path)
+        return inside or name.names(call.name)
 
     return rule

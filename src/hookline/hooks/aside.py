@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakMethod
@@ -18,7 +18,7 @@ from hookline.torch_base.stack import current_thread
 
 
 @contextmanager
-def aside() -> Iterator[None]:
+def aside() -> Generator[None]:
     """Let the thread's clock stand still, and its hooks rest."""
     thread = current_thread()
     timed, busy = demand.clock, thread.busy

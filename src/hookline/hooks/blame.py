@@ -11,85 +11,32 @@ outputs and gives those of its inputs and parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
-from weakref import ref
+from weakref import WeakMethod
 
-import torch
 from torch import Tensor, nn
 
 from hookline.core.calls import Call
 from hookline.functions.call import FunctionCall
+from hookline.hooks.evidence import (
+    State,
+    bad_parameter,
+    calls_around,
+    name_around,
+    named_inputs,
+)
 from hookline.hooks.findings import BAD_PARAMETER, PRODUCER, PROPAGATOR, Findings
-from hookline.hooks.finite import Found, seems_finite
+from hookline.hooks.finite import Found
 from hookline.hooks.looks import Look
-from hookline.hooks.masks import GIVEN, MOVES, explained, is_mask, makes_mask
+from hookline.hooks.meant import Meant
+from hookline.modules.call import ModuleCall
 from hookline.torch_base.peek import Peek
-from hookline.torch_base.private import node_number
 from hookline.torch_base.readable import version_of
-from hookline.torch_base.tree import leaves
 
 Why: TypeAlias = tuple[str, str]
 Report: TypeAlias = Callable[[Call, str, Why, str, Found], None]
 Looks: TypeAlias = Callable[[], Sequence[Look]]
-
-
-class State:
-    """What one hook knows of one call.
-
-    Attributes:
-        versions: how often each input had been written to when the call began, by identity.
-        before: whether what the call overwrites was finite then; None if nobody looked.
-        was_mask: whether what it overwrites was a mask.
-        edges: the numbers of the autograd nodes that made its inputs; None for other inputs.
-        inside: for each direction, the call inside it that is to blame.
-        blamed: the directions in which it was blamed itself.
-        given_bad: whether the gradients of its outputs were not finite; None before the backward.
-        seen: the gradients of its outputs that were looked at.
-    """
-
-    __slots__ = (
-        "before",
-        "blamed",
-        "edges",
-        "given_bad",
-        "inside",
-        "seen",
-        "versions",
-        "was_mask",
-    )
-
-    def __init__(self) -> None:
-        self.versions: dict[int, int | None] = {}
-        self.before: bool | None = None
-        self.was_mask = False
-        self.edges: tuple[int | None, ...] = ()
-        self.inside: dict[str, str] = {}
-        self.blamed: tuple[str, ...] = ()
-        self.given_bad: bool | None = None
-        self.seen: tuple[str, ...] = ()
-
-
-class Remembered:
-    """Tensors known by identity, held weakly."""
-
-    def __init__(self) -> None:
-        self._refs: dict[int, ref[Tensor]] = {}
-
-    def add(self, tensor: Tensor) -> None:
-        key = id(tensor)
-        refs = self._refs
-        refs[key] = ref(tensor, lambda _: refs.pop(key, None) and None)
-
-    def discard(self, tensor: Tensor) -> None:
-        self._refs.pop(id(tensor), None)
-
-    def clear(self) -> None:
-        self._refs.clear()
-
-    def __contains__(self, tensor: Tensor) -> bool:
-        found = self._refs.get(id(tensor))
-        return found is not None and found() is tensor
 
 
 class Judge:
@@ -97,7 +44,8 @@ class Judge:
 
     Args:
         findings: what was found before.
-        report: told of each verdict: call, direction, why, leaf, what was found.
+        report: a method, held weakly; told of each verdict: call, direction, why, leaf, what was
+            found.
         masks: whether -inf that are meant raise no alarm.
         allow: whether a call's tensor may be as it is.
     """
@@ -111,12 +59,10 @@ class Judge:
         allow: Callable[[Any, str, Tensor | None], bool],
     ) -> None:
         self._findings: Final = findings
-        self._report: Final = report
-        self._masks: Final = masks
+        self._reporter: Final = WeakMethod(report)
+        self._meant: Final = Meant(on=masks)
         self._allow: Final = allow
         self._slot: Final = f"nonfinite {id(self)}"
-        self._passed = Remembered()
-        self._reported = Remembered()
 
     def state(self, call: Call) -> State:
         """What is known of a call."""
@@ -129,12 +75,14 @@ class Judge:
 
     def output(self, call: Any, look: Look, given: Looks) -> bool:
         """Judge an output that is not finite; gives whether it is a finding."""
-        found = look.examine()
-        if found is None or self._let_through(call, look, found, given):
+        found, state = look.examine(), self.state(call)
+        if found is None or self._allow(call, look.leaf, look.tensor):
             return False
-        if "forward" not in self.state(call).blamed:
-            if look.tensor is not None:
-                self._reported.add(look.tensor)
+        if found.masks and self._meant.gives(call, look, found, given(), state):
+            return False
+        state.found = True
+        if "forward" not in state.blamed:
+            self._meant.report(look)
             self._judge_output(call, look.leaf, found, given())
         return True
 
@@ -150,83 +98,49 @@ class Judge:
         inside = self.state(call).inside.get("forward")
         if inside is not None:
             return PROPAGATOR, inside
-        bad = [look for look in given if not look.finite and not self._is_mask(look)]
+        bad = [look for look in given if not look.finite and not self._meant.given(call, look)]
         for look in bad:
             if look.tensor is None or not isinstance(look.tensor, nn.Parameter | nn.Buffer):
                 named = name_around(call, look.tensor)
                 return (BAD_PARAMETER, named) if named else (PROPAGATOR, look.leaf)
         if bad:
             return BAD_PARAMETER, name_around(call, bad[0].tensor) or bad[0].leaf
-        name = None if isinstance(call, FunctionCall) else bad_parameter(call)
-        return (PRODUCER, "") if name is None else (BAD_PARAMETER, name)
+        return self._own(call)
 
-    def _is_mask(self, look: Look) -> bool:
-        """Whether an input that is not finite is meant to be so."""
-        tensor = look.tensor
-        if not self._masks or isinstance(tensor, nn.Parameter):
-            return False
-        if tensor is None:
-            return look.masks
-        return tensor not in self._reported and is_mask(tensor, look.leaf)
+    def _own(self, call: Any) -> Why:
+        """Why a call made it that was given finite values."""
+        name = bad_parameter(call) if isinstance(call, ModuleCall) else None
+        return (PRODUCER, "") if name is None else (BAD_PARAMETER, name)
 
     def _blame_around(self, call: Any, leaf: str, found: Found) -> None:
         """Find the call around in whose own code the input came up."""
-        if isinstance(call, FunctionCall):
-            return
-        above: Any = call.parent
+        above: Any = call.parent if isinstance(call, ModuleCall) else None
         while above is not None and above.args is not None:
             state = self.state(above)
             if state.inside.get("forward") or "forward" in state.blamed:
                 return
-            if all(look.finite or self._is_mask(look) for look in self.inputs(above)):
-                name = bad_parameter(above)
-                why = (PRODUCER, "") if name is None else (BAD_PARAMETER, name)
-                self._blame(above, "forward", why, leaf, found)
+            given = self.inputs(above)
+            if all(look.finite or self._meant.given(above, look) for look in given):
+                if not any(look.unsure for look in given):
+                    self._blame(above, "forward", self._own(above), leaf, found)
                 return
             above = above.parent
 
     def inputs(self, call: Any) -> list[Look]:
-        """The inputs of a call, with what is known of those that were overwritten since."""
-        named = named_inputs(call.args or (), call.kwargs or {})
-        return [Look(leaf, tensor, finite=self.before(call, tensor)) for leaf, tensor in named]
-
-    def before(self, call: Call, tensor: Tensor) -> bool | None:
-        """Whether an input that is overwritten was finite; None for one that can be looked at."""
+        """The inputs of a call, with what is known of those that it has overwritten."""
         state = self.state(call)
-        version = state.versions.get(id(tensor))
-        if version is None or version == version_of(tensor):
-            return None
-        if state.before is not None:
-            return state.before
-        return self._findings.latest.get("forward") is not call.running
-
-    def _let_through(self, call: Any, look: Look, found: Found, given: Looks) -> bool:
-        if self._allow(call, look.leaf, look.tensor):
-            return True
-        if not (self._masks and found.masks):
-            return False
-        tensor = look.tensor
-        if tensor is None:
-            meant = any(i.masks or getattr(i.tensor, "dtype", 0) is torch.bool for i in given())
-        else:
-            meant = tensor in self._passed or self._is_meant(call, tensor, given())
-            if meant:
-                self._passed.add(tensor)
-        return meant
-
-    def _is_meant(self, call: Any, tensor: Tensor, given: Sequence[Look]) -> bool:
-        """Whether each -inf of an output is there on purpose; see `masks`."""
-        if isinstance(call, FunctionCall) and call.name in GIVEN:
-            return True
-        state = self.state(call)
-        inputs = [look.tensor for look in given if look.tensor is not None]
-        others = [t for t in inputs if self.before(call, t) is None and t is not tensor]
-        others = [t for t in others if not isinstance(t, nn.Parameter)]
-        if state.was_mask or explained(tensor, others):
-            return True
-        if not isinstance(call, FunctionCall):
-            return makes_mask(tensor, inputs)
-        return call.name in MOVES and _are_masks(given)
+        looks: list[Look] = []
+        for leaf, tensor in named_inputs(call.args or (), call.kwargs or {}):
+            version = state.versions.get(id(tensor))
+            if version is None or version == version_of(tensor):
+                looks.append(Look(leaf, tensor))
+            elif state.before is not None:
+                looks.append(Look(leaf, tensor, finite=state.before, overwritten=True))
+            else:
+                # Nobody looked: it was as finite as what was found before.
+                clean = self._findings.latest.get("forward") is not call.running
+                looks.append(Look(leaf, tensor, finite=clean, overwritten=True, unsure=True))
+        return looks
 
     # Backward.
 
@@ -245,7 +159,7 @@ class Judge:
 
     def _made_around(self, call: Any, leaf: str, found: Found) -> str:
         """Which call around made the gradient in its own code, or has one inside that did."""
-        above: Any = None if isinstance(call, FunctionCall) else call.parent
+        above: Any = call.parent if isinstance(call, ModuleCall) else None
         while above is not None:
             state = self.state(above)
             if state.inside.get("backward"):
@@ -253,7 +167,7 @@ class Judge:
             if "backward" in state.blamed or state.given_bad:
                 return above.label if "backward" in state.blamed else ""
             if state.given_bad is False:
-                self._blame(above, "backward", (PRODUCER, ""), leaf, found)
+                self._blame(above, "backward", self._own_backward(above), leaf, found)
                 return above.label
             above = above.parent
         return ""
@@ -261,7 +175,7 @@ class Judge:
     def peeked(self, peek: Peek, look: Look) -> None:
         """Judge the gradient of an input, by the calls that the input was given to."""
         ran = [(c, name) for c, name in peek.uses if self.state(c).given_bad is not None]
-        around = {id(above) for call, _ in ran for above in _above(call)}
+        around = {id(above) for call, _ in ran for above in calls_around(call)}
         inner = [(call, name) for call, name in ran if id(call) not in around]
         if inner and not any(self.state(call).given_bad for call, _ in inner):
             call, name = max(inner, key=lambda use: use[0].start)
@@ -299,31 +213,29 @@ class Judge:
         explained = state.given_bad or {"backward"} & {*state.inside, *state.blamed}
         if found is None or explained or self._allow(call, leaf, look.tensor):
             return
-        name = None if isinstance(call, FunctionCall) else bad_parameter(call)
-        why = (PRODUCER, "") if name is None else (BAD_PARAMETER, name)
-        self._blame(call, "backward", why, leaf, found)
+        self._blame(call, "backward", self._own_backward(call), leaf, found)
+
+    def _own_backward(self, call: Any) -> Why:
+        """Why a call made it that was given finite gradients."""
+        return (PROPAGATOR, "its forward") if self.state(call).found else self._own(call)
 
     def _blame(self, call: Any, direction: str, why: Why, leaf: str, found: Found) -> None:
-        self.state(call).blamed += (direction,)
+        state = self.state(call)
+        state.blamed += (direction,)
+        state.found = state.found or direction == "forward"
         self._tell_above(call, direction)
         self._report(call, direction, why, leaf, found)
 
+    def _report(self, call: Call, direction: str, why: Why, leaf: str, found: Found) -> None:
+        report = self._reporter()
+        if report is not None:
+            report(call, direction, why, leaf, found)
+
     def _tell_above(self, call: Any, direction: str) -> None:
-        for above in _above(call):
-            self.state(above).inside.setdefault(direction, call.label)
-
-
-def _above(call: Call) -> Iterator[Call]:
-    above = call.parent
-    while above is not None:
-        yield above
-        above = above.parent
-
-
-def _are_masks(given: Sequence[Look]) -> bool:
-    """Whether some are not finite, and all that are not hold no NaN and no +inf."""
-    found = [look.examine() for look in given if not look.finite]
-    return bool(found) and all(each is not None and each.masks for each in found)
+        for above in calls_around(call):
+            state = self.state(above)
+            state.inside.setdefault(direction, call.label)
+            state.found = state.found or direction == "forward"
 
 
 def _grad_input(name: str) -> str:
@@ -331,53 +243,3 @@ def _grad_input(name: str) -> str:
     if name.startswith("args"):
         return "grad_input" + name.removeprefix("args")
     return f"grad_input.{name}"
-
-
-def bad_parameter(call: Any) -> str | None:
-    """The full name of a parameter or buffer of a module call that is not finite."""
-    for name, tensor in _parameters(call.module):
-        if not seems_finite(tensor):
-            return _joined(call.path, name)
-    return None
-
-
-def _parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers, those of the module itself first."""
-    for recurse in (False, True):
-        yield from module.named_parameters(recurse=recurse)
-        yield from module.named_buffers(recurse=recurse)
-
-
-def name_around(call: Call, tensor: Tensor | None, other: str = "") -> str:
-    """The full name of a parameter or buffer of the modules that are running, if it is one."""
-    for above in _above(call) if tensor is not None else ():
-        module = getattr(above, "module", None)
-        if isinstance(module, nn.Module):
-            for name, known in _parameters(module):
-                if known is tensor:
-                    return _joined(getattr(above, "path", ""), name)
-    return other
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def named_inputs(args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
-    """The tensors that a call is given, each with its path; not those that it is to write into."""
-    named: list[tuple[str, Tensor]] = []
-    for place, value in enumerate(args):
-        if isinstance(value, Tensor):
-            named.append((f"args[{place}]", value))
-        elif value is not None:
-            named += leaves(value, f"args[{place}]")
-    for name, value in kwargs.items() if kwargs else ():
-        if name != "out":
-            named += leaves(value, f"kwargs[{name!r}]")
-    return named
-
-
-def edges_of(tensors: Sequence[Tensor | None]) -> tuple[int | None, ...]:
-    """The numbers of the autograd nodes that made tensors; None for those that have none."""
-    nodes = [None if tensor is None else tensor.grad_fn for tensor in tensors]
-    return tuple([None if node is None else node_number(node) for node in nodes])

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from torch import Tensor, nn
 
 from hookline.core.calls import Key
-from hookline.core.patterns import did_you_mean
 from hookline.core.records import Silent
 from hookline.errors import HookValueError
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward
-from hookline.hooks.store import Captures, Store, near_names
+from hookline.hooks.store import Captures, Store, near_or_all
 from hookline.modules.hook import ModuleHook
 from hookline.modules.targets import can_be_called
 from hookline.torch_base.select import Pattern, select
-from hookline.torch_base.selection import Choice, Selection, listed
+from hookline.torch_base.selection import Choice, Selection
 from hookline.watch import Watch, watch
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class ModuleCaptureHook(Capturing, ModuleHook):
     def forward_postprocess(self, call: ModuleCall) -> None:
         """Capture the output."""
         if not call.recomputing:
-            self._take_output(call, call.path, call.type, call.paths, call.out)
+            self._take_output(call, call.path, call.out)
             if self._goal is not None:
                 self._goal.reached_module(call)
 
@@ -133,7 +132,7 @@ class FunctionCaptureHook(Capturing, FunctionHook):
             out = function.out
             if out is None and function.outputs:
                 out = function.outputs[0]
-            self._take_output(function, _address(function), function.name, (), out)
+            self._take_output(function, _address(function), out)
             if self._goal is not None:
                 self._goal.reached_function(function)
 
@@ -190,9 +189,7 @@ class Capture(Captures):
         for row in self.silent():
             if row.path == name:
                 return f": {row.cause}; {row.advice}"
-        return did_you_mean(near_names(name, self._selected)) or (
-            f"; selected are {listed(self._selected)}"
-        )
+        return near_or_all(name, "selected are", self._selected)
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from torch import Tensor
 from hookline._version import __version__
 from hookline.core.calls import Pass
 from hookline.errors import CaptureError
-from hookline.hooks.captured import Captured, CapturedCall
+from hookline.hooks.captured import About, Captured, CapturedCall
 from hookline.hooks.keep import NotCaptured
 from hookline.hooks.store import Captures, Store
 from hookline.torch_base.containers import OPAQUE, TENSOR, rule_of
@@ -99,7 +99,7 @@ class _Writer:
             if type(value) in _JSON:
                 return {"plain": value}
             return {
-                "absent": value.type if isinstance(value, NotCaptured) else type(value).__name__
+                "absent": value.kind if isinstance(value, NotCaptured) else type(value).__name__
             }
         items = [(suffix, self._node(child, path + suffix)) for suffix, child in rule.items(value)]
         nodes = [node for _, node in items]
@@ -222,16 +222,16 @@ class _Reader:
         roots = [_LoadedRoot(name) for name in content["roots"]]
         for saved in content["entries"]:
             root = roots[saved["root"]]
-            entry = store.entry(root, saved["name"], saved["type"], tuple(saved["paths"]))
+            about = About(saved["name"], saved["type"], tuple(saved["paths"]))
+            entry = store.entry(root, about)
             entry.held.extend(self._call(entry, root, call) for call in saved["calls"])
         return store
 
     def _call(self, entry: Captured, root: _LoadedRoot, saved: dict[str, Any]) -> CapturedCall:
         running = Pass(root, saved["pass"], saved["step"], saved["mode"], None, 0)
         running = self._passes.setdefault((id(root), running.number), running)
-        call = CapturedCall(entry.name, entry.type, running, saved["index"])
-        call.bare = saved["bare"]
-        call.values.update({what: self._value(node) for what, node in saved["values"].items()})
+        call = CapturedCall(entry.about, running, saved["index"], bare=saved["bare"])
+        call.values.update((what, self._value(node)) for what, node in saved["values"].items())
         return call
 
     def _value(self, node: dict[str, Any]) -> Any:

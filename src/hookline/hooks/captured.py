@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import torch
 from torch import Tensor
 
 from hookline.core.calls import Pass
 from hookline.errors import CaptureError
-from hookline.hooks.keep import bytes_of, given_back
+from hookline.hooks.keep import Versions, bytes_of, given_back
 from hookline.modules.replace import GradInput, bare_or_inputs
 from hookline.torch_base.tree import Tree, describe, leaves
 
@@ -28,26 +28,56 @@ _NAMES: dict[str, str] = {
 _OF_INPUTS = ("input", "grad_input")
 
 
-class CapturedCall:
-    """What was captured of one call of a module or function.
+class About(NamedTuple):
+    """Whose calls are captured.
 
     Attributes:
         name: the module's path, or the function's address without the index.
         type: the class name of the module; the name of the function.
-        index: which call in the pass it was.
+        paths: all paths of the module, where it is shared.
     """
 
-    __slots__ = ("__weakref__", "bare", "index", "name", "running", "type", "values", "versions")
+    name: str
+    type: str
+    paths: tuple[str, ...] = ()
 
-    def __init__(self, name: str, kind: str, running: Pass, index: int) -> None:
-        self.name = name
-        self.type = kind
+
+class CapturedCall:
+    """What was captured of one call of a module or function.
+
+    Attributes:
+        index: which call in the pass it was.
+        running: the pass.
+        values: what was captured, as it is kept; `get` gives it as it was.
+        versions: for what is no copy, how often it had been written to.
+        bare: whether the output was a tensor by itself.
+    """
+
+    __slots__ = ("__weakref__", "_about", "bare", "index", "running", "values", "versions")
+
+    def __init__(self, about: About, running: Pass, index: int, *, bare: bool) -> None:
+        self._about = about
         self.running = running
         self.index = index
-        self.bare = True
-        """Whether the output was a tensor by itself."""
+        self.bare = bare
         self.values: dict[str, Any] = {}
-        self.versions: dict[str, tuple[int | None, ...]] = {}
+        self.versions: dict[str, Versions] | None = None
+
+    def put(self, what: What, kept: Any, versions: Versions | None) -> None:
+        """Hold what was captured of one kind."""
+        self.values[what] = kept
+        if versions is not None:
+            self.versions = {**(self.versions or {}), what: versions}
+
+    @property
+    def name(self) -> str:
+        """The module's path, or the function's address without the index."""
+        return self._about.name
+
+    @property
+    def type(self) -> str:
+        """The class name of the module; the name of the function."""
+        return self._about.type
 
     @property
     def root(self) -> str:
@@ -105,7 +135,7 @@ class CapturedCall:
         if what not in self.values:
             raise CaptureError(self._missing(what))
         where = f"{what} of {self.describe()}"
-        return given_back(self.values[what], self.versions.get(what), where)
+        return given_back(self.values[what], (self.versions or {}).get(what), where)
 
     def shown(self, what: What, raw: Any) -> Any:
         """What `get` gives for what `raw` gives."""
@@ -167,29 +197,34 @@ class Captured(Sequence[CapturedCall]):
     and `.outputs`, `.first`, `.last`, `.concat()` say which is meant.
 
     Attributes:
-        name: the module's path, or the function's address without the index.
-        type: the class name of the module; the name of the function.
+        about: its name, type and paths.
         root: the name of the root that contains it.
-        paths: all paths of the module, where it is shared.
+        held: the calls, oldest first.
+        dropped: how many calls were dropped to stay within the limit.
     """
 
-    __slots__ = ("dropped", "held", "name", "paths", "root", "type")
+    __slots__ = ("about", "dropped", "held", "root")
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        root: str,
-        paths: tuple[str, ...] = (),
-        calls: deque[CapturedCall] | None = None,
-    ) -> None:
-        self.name = name
-        self.type = kind
+    def __init__(self, about: About, root: str, held: deque[CapturedCall]) -> None:
+        self.about = about
         self.root = root
-        self.paths = paths
+        self.held = held
         self.dropped = 0
-        """How many calls were dropped to stay within the limit."""
-        self.held: deque[CapturedCall] = deque() if calls is None else calls
+
+    @property
+    def name(self) -> str:
+        """The module's path, or the function's address without the index."""
+        return self.about.name
+
+    @property
+    def type(self) -> str:
+        """The class name of the module; the name of the function."""
+        return self.about.type
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All paths of the module, where it is shared."""
+        return self.about.paths
 
     @overload
     def __getitem__(self, place: int) -> CapturedCall: ...
@@ -299,7 +334,7 @@ class Captured(Sequence[CapturedCall]):
         """The calls with certain attributes, such as `index=1` or `mode="eval"`."""
         wanted = attributes.items()
         calls = deque(c for c in self if all(getattr(c, name) == v for name, v in wanted))
-        return Captured(self.name, self.type, self.root, self.paths, calls)
+        return Captured(self.about, self.root, calls)
 
     def _some(self) -> deque[CapturedCall]:
         if not self.held:

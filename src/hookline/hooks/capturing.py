@@ -122,6 +122,7 @@ class Capturing:
             reduce=reduce, dtype=dtype, device=device, copy=copy, graph=keep_graph
         )
         self.store = Store(calls, limit, overflow)
+        self._takes_output: Final = "output" in self._what
         self._follows: Final = "grad" in self._what or "grad_input" in self._what
         self._mark: Final = f"_captured_{next(_numbers)}"
         self._pending: Final[WeakKeyDictionary[Call, Any]] = WeakKeyDictionary()
@@ -147,26 +148,33 @@ class Capturing:
         self, call: Call, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         entry = self.store.entries.get((call.running.root, name))
-        if not call.recomputing and not (entry is not None and self.store.is_full(entry)):
-            self._pending[call] = self._kept((args, kwargs))
+        over = self.store.calls == "first" and entry is not None and entry.held
+        if not call.recomputing and not over:
+            kept = self._kept((args, kwargs))
+            self._pending[call] = kept, self._keep.versions(kept)
 
-    def _take_output(
-        self, call: Call, name: str, kind: str, paths: tuple[str, ...], out: Any
-    ) -> None:
-        running, store = call.running, self.store
+    def _take_output(self, call: Call, name: str, out: Any) -> None:
+        # Runs at every call, so what most calls need stands here and not in functions.
+        store, running = self.store, call.running
         entry = store.entries.get((running.root, name))
         if entry is None:
-            entry = store.entry(running.root, name, kind, paths)
-        elif store.is_full(entry):
+            entry = store.entry_for(call, name)
+        elif store.is_bounded and not store.accepts(entry):
             self._pending.pop(call, None)
             return
-        captured = CapturedCall(name, kind, running, call.index)
-        captured.bare = isinstance(out, Tensor)
+        bare = isinstance(out, Tensor)
+        captured = CapturedCall(entry.about, running, call.index, bare=bare)
         if self._pending and call in self._pending:
-            self._put(captured, "input", self._pending.pop(call))
-        if "output" in self._what:
-            self._put(captured, "output", self._kept(out))
-        store.add(entry, captured)
+            captured.put("input", *self._pending.pop(call))
+        if self._takes_output:
+            if bare and self._keep.plain:
+                captured.values["output"] = out.detach().clone()
+            else:
+                kept = self._kept(out)
+                captured.put("output", kept, self._keep.versions(kept))
+        entry.held.append(captured)
+        if store.is_bounded:
+            store.added(entry, captured)
         if self._follows:
             call.__dict__[self._mark] = ref(captured)
 
@@ -175,8 +183,10 @@ class Capturing:
         if captured is not None:
             if what == "grad" and captured.bare:
                 gradient = gradient[0]
-            self._put(captured, what, self._kept(gradient))
-            self.store.grew(captured, what)
+            kept = self._kept(gradient)
+            captured.put(what, kept, self._keep.versions(kept))
+            if self.store.is_bounded:
+                self.store.grew(captured, what)
 
     def _captured_of(self, call: Call, name: str) -> CapturedCall | None:
         """What was captured in the forward of a call whose backward this is."""
@@ -195,12 +205,6 @@ class Capturing:
             msg = "keep_graph=True cannot work in inference mode, where autograd records no graph"
             raise CaptureError(msg)
         return self._keep.value(value)
-
-    def _put(self, captured: CapturedCall, what: What, kept: Any) -> None:
-        captured.values[what] = kept
-        versions = self._keep.versions(kept)
-        if versions is not None:
-            captured.versions[what] = versions
 
 
 def _checked(what: Any) -> frozenset[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import NoneType
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,24 +15,27 @@ from hookline.torch_base.readable import version_of
 from hookline.torch_base.tree import Tree, leaves, map_tensors, tensors
 
 _AS_IT_IS = (NoneType, bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+Versions: TypeAlias = tuple[int | None, ...]
 _MOST_WASTE = 2
 """An alias may keep a storage of so many times its own size; a smaller part is copied."""
 
 
-@dataclass(frozen=True, slots=True)
 class NotCaptured:
     """Stands in a captured structure for an object that is no tensor and no plain value.
 
     Holding the object would keep alive what it holds, such as the tensors of a cache.
 
-    Attributes:
-        type: the class name of the object.
+    Args:
+        kind: the class name of the object.
     """
 
-    type: str
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: str) -> None:
+        self.kind: Final = kind
 
     def __repr__(self) -> str:
-        return f"<{self.type}, not captured>"
+        return f"<{self.kind}, not captured>"
 
 
 class Keep:
@@ -53,7 +55,17 @@ class Keep:
         HookValueError: there is no such device.
     """
 
-    __slots__ = ("_alias", "_copy", "_device", "_dtype", "_moves", "_reduce", "graph", "plain")
+    __slots__ = (
+        "_alias",
+        "_copy",
+        "_device",
+        "_dtype",
+        "_moves",
+        "_reduce",
+        "aliases",
+        "graph",
+        "plain",
+    )
 
     def __init__(
         self,
@@ -95,7 +107,7 @@ class Keep:
         except HooklineError:  # a container that takes no other values
             return dict(zip([path for path, _ in leaves(value, "")], new, strict=True))
 
-    def versions(self, value: Any) -> tuple[int | None, ...] | None:
+    def versions(self, value: Any) -> Versions | None:
         """How often each kept tensor was written to; None where all are copies."""
         if not (self._alias or self.graph):
             return None
@@ -161,7 +173,7 @@ def _plain_or_stand_in(value: object) -> object:
 # Giving back.
 
 
-def given_back(value: Any, versions: tuple[int | None, ...] | None, what: str) -> Any:
+def given_back(value: Any, versions: Versions | None, what: str) -> Any:
     """What was kept, checked and ready for use.
 
     Args:
@@ -181,7 +193,7 @@ def given_back(value: Any, versions: tuple[int | None, ...] | None, what: str) -
     return value
 
 
-def _check_versions(value: Any, versions: tuple[int | None, ...], what: str) -> None:
+def _check_versions(value: Any, versions: Versions, what: str) -> None:
     for (path, tensor), version in zip(leaves(value, what), versions, strict=True):
         if version is not None and version_of(tensor) != version:
             msg = (

@@ -27,18 +27,32 @@ class Look:
         leaf: its path in the call's inputs or outputs.
         tensor: the tensor.
         finite: whether it is finite, if that is known; else it is found out when asked.
+        overwritten: whether the call has written into it, so that it is no longer what was given.
+        unsure: whether `finite` is a guess.
+
+    Attributes:
         masks: whether, not being finite, it is known to hold no NaN and no +inf.
+        flag: whether it holds truth values.
     """
 
-    __slots__ = ("_finite", "_tensor", "leaf", "masks")
+    __slots__ = ("_finite", "_tensor", "flag", "leaf", "masks", "overwritten", "unsure")
 
     def __init__(
-        self, leaf: str, tensor: Tensor, *, finite: bool | None = None, masks: bool = False
+        self,
+        leaf: str,
+        tensor: Tensor | None,
+        *,
+        finite: bool | None = None,
+        overwritten: bool = False,
+        unsure: bool = False,
     ) -> None:
         self.leaf: Final = leaf
         self._tensor = tensor
         self._finite = finite
-        self.masks = masks
+        self.overwritten: Final = overwritten
+        self.unsure: Final = unsure
+        self.masks = False
+        self.flag = tensor is not None and tensor.dtype is torch.bool
 
     @property
     def tensor(self) -> Tensor | None:
@@ -55,24 +69,32 @@ class Look:
 
     def examine(self) -> Found | None:
         """What is not finite in it; None if all is."""
-        return examine(self._tensor)
+        return None if self._tensor is None else examine(self._tensor)
 
 
 class LateLook(Look):
-    """A tensor whose sum will be read later; it is held weakly."""
+    """A tensor whose sum will be read later; it is held weakly.
 
-    __slots__ = ("_described", "_version", "sum")
+    Args:
+        leaf: its path in the call's inputs or outputs.
+        tensor: the tensor.
+        values: its numbers; None if it has none that can be read, and so no sum.
+    """
 
-    def __init__(self, leaf: str, tensor: Tensor, values: Tensor) -> None:
-        self.sum: Final = total(values, exact=True)
+    __slots__ = ("_described", "_ref", "_version", "sum")
+
+    def __init__(self, leaf: str, tensor: Tensor, values: Tensor | None) -> None:
+        super().__init__(leaf, None, finite=values is None or None)
+        self.flag = tensor.dtype is torch.bool
+        self.sum: Final = None if values is None else total(values, exact=True)
         self._described = described(tensor)
         self._version = version_of(tensor)
-        super().__init__(leaf, ref(tensor))  # type: ignore[arg-type] - held weakly here
+        self._ref = ref(tensor)
 
     @property
     def tensor(self) -> Tensor | None:
         """The tensor, if it is there as it was."""
-        tensor = self._tensor()
+        tensor = self._ref()
         return tensor if tensor is not None and version_of(tensor) == self._version else None
 
     def read(self, value: float) -> None:
@@ -99,7 +121,7 @@ class Line:
         self._known: dict[int, LateLook] = {}
         self._count = 0
 
-    def look(self, leaf: str, tensor: Tensor, values: Tensor) -> LateLook:
+    def look(self, leaf: str, tensor: Tensor, values: Tensor | None) -> LateLook:
         """Look at a tensor; one that was looked at and is unchanged is not added up again."""
         known = self._known.get(id(tensor))
         if known is not None and known.tensor is tensor:
@@ -125,13 +147,14 @@ class Line:
         """Read all sums, with one wait for each device, and go on with what waited for them."""
         waiting, self._waiting, self._count = self._waiting, [], 0
         self._known.clear()
-        sums: dict[torch.device, dict[int, LateLook]] = defaultdict(dict)
+        sums: dict[torch.device, dict[int, tuple[LateLook, Tensor]]] = defaultdict(dict)
         for looks, _ in waiting:
             for look in looks:
-                sums[look.sum.device][id(look)] = look
-        for looks in sums.values():
-            values = torch.stack([look.sum for look in looks.values()]).tolist()
-            for look, value in zip(looks.values(), values, strict=True):
+                if look.sum is not None:
+                    sums[look.sum.device][id(look)] = look, look.sum
+        for pairs in sums.values():
+            values = torch.stack([each for _, each in pairs.values()]).tolist()
+            for (look, _), value in zip(pairs.values(), values, strict=True):
                 look.read(value)
         for _, then in waiting:
             then()

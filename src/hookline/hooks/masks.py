@@ -3,9 +3,9 @@
 A mask is no fault, and log(0) is one; both are -inf. What tells them apart is where the -inf came
 from. An output whose only values that are not finite are -inf raises no alarm if
 
-* the inputs explain each of them: where it lies, an input that spreads to the output's shape is -inf
-  already (`scores + mask`); or they are just where a tensor of truth values is true, or just where
-  it is false (`masked_fill`, `where`), in functions and in modules;
+* the inputs explain each of them: where it lies, an input that spreads to the output's shape is
+  -inf already (`scores + mask`); or they are just where a tensor of truth values is true, or just
+  where it is false (`masked_fill`, `where`), in functions and in modules;
 * or a function was given the number -inf itself by the program (`full`, `masked_fill_`, `tensor`
   …), or only moves values about (`cat`, `pad`, `max` …) of which no other is infinite;
 * or a module that is given no floating point numbers gives nothing but 0 and -inf: it makes a mask;
@@ -54,8 +54,10 @@ VIEWS: Final = frozenset(
 """Functions that show or store values which were seen where they were made."""
 
 UNINITIALISED: Final = frozenset(
-    "empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ resize_as_ "
-    "set_".split()  # noqa: SIM905
+    """
+    empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ resize_as_
+    set_
+    """.split()  # noqa: SIM905
 )
 """Functions whose results hold whatever was in memory."""
 

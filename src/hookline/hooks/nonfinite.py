@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hookline.functions.hook import FunctionHook
 from hookline.functions.naming import writes
-from hookline.hooks.blame import State, edges_of, name_around, named_inputs
+from hookline.hooks.evidence import State, edges_of, name_around, named_inputs
 from hookline.hooks.masks import GIVEN, UNINITIALISED, VIEWS
 from hookline.hooks.watcher import Watcher
 from hookline.modules.hook import ModuleHook
@@ -141,7 +141,7 @@ def _begin(state: State) -> None:
 class FunctionNonFiniteHook(Watcher, FunctionHook):
     """Finds the function that makes the first NaN or Inf, in forward and in backward.
 
-    What [hookline.module_hooks.NonFiniteHook][] says holds here too, and its arguments are the same.
+    What [hookline.module_hooks.NonFiniteHook][] says holds here too, with the same arguments.
     Functions that only show or store values (views, `setitem`) and those that give uninitialised
     memory (`empty`) are not looked at. The gradients of tensors that no function made, parameters
     among them, are looked at once the function's backward has written them.

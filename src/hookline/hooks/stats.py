@@ -66,16 +66,17 @@ class Statistics:
 class ModuleStatsHook(Statistics, ModuleHook):
     """Measures the outputs of modules and their gradients, and parameters at optimizer steps.
 
-    Of each output, and of the gradient of each, every k-th pass: mean, standard deviation, extremes,
-    L2 norm, share of zeros, NaN and Inf counted, and a histogram of magnitudes from a sample. All is
-    added up as it comes, so that memory does not grow with the number of passes; on a device nothing
-    waits for it until `rows()` is called. Forwards that activation checkpointing repeats are left
-    out.
+    Of each output, and of the gradient of each, every k-th pass: mean, standard deviation,
+    extremes, L2 norm, share of zeros, NaN and Inf counted, and a histogram of magnitudes from a
+    sample. All is added up as it comes, so that memory does not grow with the number of passes; on
+    a device nothing waits for it until `rows()` is called. Forwards that activation checkpointing
+    repeats are left out.
 
     Of each parameter, every k-th step of its optimizer: the norm of the weights, of the gradient
     that the optimizer used (so with gradient accumulation the whole one, once), and how large the
-    update was against the weights. A copy of up to 262,144 of its weights is kept for the duration of
-    these steps. Sharded and empty parameters are told as such, and measured as far as they are here.
+    update was against the weights. A copy of up to 262,144 of its weights is kept for the duration
+    of these steps. Sharded and empty parameters are told as such, and measured as far as they are
+    here.
 
     Args:
         every: which passes: those whose number it divides, from 0.
@@ -83,8 +84,8 @@ class ModuleStatsHook(Statistics, ModuleHook):
         gradients: measure gradients of outputs.
         parameters: measure parameters.
         histogram: count magnitudes too; the bins are given by `hookline.hooks.histogram.edges()`.
-        scaler: the `torch.amp.GradScaler` in use, or a function that gives the loss scale: gradients
-            are divided by it.
+        scaler: the `torch.amp.GradScaler` in use, or a function that gives the loss scale:
+            gradients are divided by it.
 
     Raises:
         HookValueError: `every` is no whole number from 1 up, or there is nothing to measure.

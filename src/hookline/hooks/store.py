@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Literal, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, Literal, TypeAlias
 
 from hookline.core.calls import Root
-from hookline.core.patterns import did_you_mean, near, split_address
-from hookline.errors import CaptureKeyError, CaptureLimitError, HookValueError, SelectionError
-from hookline.hooks.captured import Captured, CapturedCall
+from hookline.core.patterns import did_you_mean, split_address
+from hookline.errors import CaptureKeyError, CaptureLimitError, HookValueError
+from hookline.hooks.captured import About, Captured, CapturedCall
 from hookline.hooks.keep import bytes_of
 from hookline.torch_base.selection import listed
 
 Calls: TypeAlias = Literal["all", "first", "last"]
 Overflow: TypeAlias = Literal["error", "oldest"]
+_SHOWN: Final = 20
 Entries: TypeAlias = dict[tuple[Root, str], Captured]
 
 
@@ -32,7 +34,17 @@ class Store:
         HookValueError: an option has a value that there is not.
     """
 
-    __slots__ = ("_held", "_lock", "_order", "_overflow", "calls", "dropped", "entries", "limit")
+    __slots__ = (
+        "_held",
+        "_lock",
+        "_order",
+        "_overflow",
+        "calls",
+        "dropped",
+        "entries",
+        "is_bounded",
+        "limit",
+    )
 
     def __init__(
         self, calls: Calls = "all", limit: int | None = None, overflow: Overflow = "error"
@@ -49,41 +61,47 @@ class Store:
         self.calls: Final = calls
         self.limit: Final = limit
         self.dropped = 0
+        self.is_bounded: Final = calls != "all" or limit is not None
         self._overflow: Final = overflow
         self._order: Final[dict[CapturedCall, tuple[Captured, int]]] = {}
         self._held = 0
         self._lock: Final = threading.Lock()
 
-    def entry(self, root: Root, name: str, kind: str, paths: tuple[str, ...] = ()) -> Captured:
+    def entry(self, root: Root, about: About) -> Captured:
         """The place for the calls of one module or function."""
-        calls: deque[CapturedCall] = deque(maxlen=1 if self.calls == "last" else None)
-        return self.entries.setdefault((root, name), Captured(name, kind, root.name, paths, calls))
+        held: deque[CapturedCall] = deque(maxlen=1 if self.calls == "last" else None)
+        return self.entries.setdefault((root, about.name), Captured(about, root.name, held))
 
-    def is_full(self, entry: Captured) -> bool:
-        """Whether no further call of it is to be held."""
-        return self.calls == "first" and len(entry) > 0
+    def entry_for(self, call: Any, name: str) -> Captured:
+        """The place for a call that is the first under its name."""
+        return self.entry(call.running.root, About(name, call.type, getattr(call, "paths", ())))
 
-    def add(self, entry: Captured, call: CapturedCall) -> None:
-        """Hold a call.
+    def accepts(self, entry: Captured) -> bool:
+        """Whether another call is to be held; where only the last is, the one before goes."""
+        if self.calls == "first":
+            return not entry.held
+        if self.calls == "last" and self.limit is not None:
+            with self._lock:
+                for call in list(entry.held):
+                    self._forget(call)
+        return True
+
+    def added(self, entry: Captured, call: CapturedCall) -> None:
+        """Count a call that is held now, and stay within the limit.
 
         Raises:
-            CaptureLimitError: it does not fit into the limit.
+            CaptureLimitError: it does not fit.
         """
-        if self.limit is None:
-            entry.held.append(call)
-            return
-        with self._lock:
-            if self.calls == "last" and entry.held:
-                self._forget(entry.held[0])
-            entry.held.append(call)
-            self._order[call] = (entry, 0)
-            self._grow(call, call.nbytes)
+        if self.limit is not None:
+            with self._lock:
+                self._order[call] = (entry, 0)
+                self._grow(call, call.nbytes)
 
     def grew(self, call: CapturedCall, what: str) -> None:
         """Count what a call that is held got later.
 
         Raises:
-            CaptureLimitError: it does not fit into the limit.
+            CaptureLimitError: it does not fit.
         """
         if self.limit is not None:
             with self._lock:
@@ -270,21 +288,21 @@ class Captures(Mapping[str, Captured]):
 
     def _why(self, name: str) -> str:
         """Why nothing was captured under a name, as the end of an error's text."""
-        names = list(self)
-        return did_you_mean(near_names(name, names)) or f"; there are {listed(names) or 'no names'}"
+        return near_or_all(name, "there are", list(self))
 
     def __repr__(self) -> str:
-        shown = "".join(f"\n  {entry!r}" for entry in self.values())
+        entries = list(self.values())
+        lines = [f"\n  {entry!r}" for entry in entries[:_SHOWN]]
+        lines += [f"\n  and {len(entries) - _SHOWN} more"] if len(entries) > _SHOWN else []
+        shown = "".join(lines)
         return f"<{type(self).__name__}: {len(self)} names, {self.nbytes:,} bytes{shown}>"
+
+
+def near_or_all(name: str, which: str, names: Sequence[str]) -> str:
+    """The end of an error's text: names that may have been meant, else those that there are."""
+    near = get_close_matches(name, names)
+    return did_you_mean(near) or f"; {which} {listed(names) or 'no names'}"
 
 
 def _qualified(entry: Captured) -> str:
     return f"{entry.root}.{entry.name}" if entry.name else entry.root
-
-
-def near_names(name: str, names: Iterable[str]) -> list[str]:
-    """Names that somebody may have meant."""
-    try:
-        return near(name, names)
-    except SelectionError:  # it is no well-formed pattern
-        return []

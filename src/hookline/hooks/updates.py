@@ -20,6 +20,8 @@ from hookline.torch_base.readable import is_sharded, readable
 EXACT: Final = 2**18
 """Up to so many numbers of a parameter its update is measured exactly; else on so many of them."""
 
+_FIRST_BOUND: Final = 64
+
 
 class _Name(NamedTuple):
     root: str
@@ -94,6 +96,7 @@ class Updates:
         self._every: Final = every
         self._steps: Final = StepWatch(self._before, self._after)
         self._modules: dict[Key[nn.Module], tuple[str, str]] = {}
+        self._bound = _FIRST_BOUND
         self._counts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._begun: WeakKeyDictionary[Any, list[_Begun]] = WeakKeyDictionary()
         self._entries: dict[tuple[str, str, str], _Entry] = {}
@@ -104,6 +107,9 @@ class Updates:
         """Make a module known, by the name of its root and its path."""
         if key not in self._modules:
             self._modules[key] = root, path
+            if len(self._modules) > self._bound:  # a program may make modules without end
+                self._drop_dead()
+                self._bound = 2 * len(self._modules) + _FIRST_BOUND
 
     def close(self) -> None:
         """Measure no more steps."""
@@ -161,11 +167,14 @@ class Updates:
         if len(self._waiting) >= 512 or all(m.sums.is_cpu for m in self._waiting):  # noqa: PLR2004
             self._read()
 
+    def _drop_dead(self) -> None:
+        self._modules = {key: where for key, where in self._modules.items() if key() is not None}
+
     def _names(self) -> dict[int, _Name]:
         """The names of the parameters of the modules that were seen, by identity."""
         found: dict[int, _Name] = {}
         done: set[tuple[str, str]] = set()
-        self._modules = {key: where for key, where in self._modules.items() if key() is not None}
+        self._drop_dead()
         for key, (root, path) in sorted(self._modules.items(), key=lambda item: len(item[1][1])):
             module = key()
             if module is None or any((root, above) in done for above in _above(path)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hookline.torch_base.private import is_tracing
 from hookline.torch_base.tree import describe
 
 
@@ -24,7 +25,7 @@ def value_text(tensor: Tensor | None) -> str:
 
 
 def _statistics(tensor: Tensor) -> str:
-    if tensor.is_meta or torch.jit.is_tracing() or not tensor.numel():
+    if tensor.is_meta or is_tracing() or not tensor.numel():
         return ""
     with torch.no_grad():
         values = tensor.detach()

@@ -15,7 +15,8 @@ from hookline.core.records import NonFiniteRow
 from hookline.errors import HookValueError, NonFiniteError
 from hookline.hooks.allowed import Allowance, allowance
 from hookline.hooks.amp import LossScale
-from hookline.hooks.blame import Judge, Remembered, State, Why
+from hookline.hooks.blame import Judge, Why
+from hookline.hooks.evidence import Remembered, State
 from hookline.hooks.findings import Finding, Findings, in_words, row_of
 from hookline.hooks.finite import Found, examine, is_finite
 from hookline.hooks.looks import LateLook, Line, Look
@@ -151,17 +152,16 @@ class Watcher:
 
     def _late_inputs(self, call: Any) -> list[Look]:
         """What a call was given, as far as that must be known later."""
-        looks: list[Look] = []
-        for look in self._judge.inputs(call):
-            tensor = look.tensor
-            values = None if tensor is None else readable(tensor)
-            if tensor is None or values is None:
-                continue
-            if self._judge.before(call, tensor) is None and self._waits(values):
-                looks.append(self._line.look(look.leaf, tensor, values))
-            else:
-                looks.append(Look(look.leaf, tensor, finite=look.finite))
-        return looks
+        return [self._late_input(look) for look in self._judge.inputs(call)]
+
+    def _late_input(self, look: Look) -> Look:
+        tensor = look.tensor
+        if tensor is None or look.overwritten:
+            return look
+        values = readable(tensor)
+        if values is None or self._waits(values):
+            return self._line.look(look.leaf, tensor, values)
+        return Look(look.leaf, None, finite=look.finite)
 
     def _judge_late(self, call: Any, late: Sequence[LateLook], given: Sequence[Look]) -> None:
         for look in late:

@@ -28,7 +28,8 @@ from hookline.core.thread import Thread, local, module_switch
 from hookline.modules.call import ModuleCall
 from hookline.modules.fastpath import FUSED, children_called
 from hookline.modules.places import everywhere, lineup_of, outer_lineup, table
-from hookline.modules.record import isolate_inputs, isolate_output, mark_outputs
+from hookline.modules.record import give_back, isolate_inputs, isolate_output, mark_outputs
+from hookline.modules.traced import traced_call
 from hookline.torch_base import backward
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.paths import roots
@@ -46,7 +47,9 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
     # The hot path: what every module call pays while any hook is on. One look at what is
     # registered; the rest is for watched calls only.
     def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if is_compiling() or not stand.active:
+        if is_compiling():
+            return traced_call(original, module, args, kwargs)
+        if not stand.active:
             return original(module, *args, **kwargs)
         thread = local.thread
         if thread.worker is not False:
@@ -148,12 +151,13 @@ def _forward(
         if lineup.forward_pre:
             fire(lineup.forward_pre, call, (call,), Phase.FORWARD_PRE, thread)
         begun = lineup.paired
-        if lineup.needs_grad_input:
-            isolate_inputs(call)
+        isolated = isolate_inputs(call) if lineup.needs_grad_input else None
         if demand.clock or issubclass(type(module), FUSED) or (own is not None and own.inner):
             call.out = _run_layer(original, module, own, call, thread)
         else:
             call.out = original(module, *call.args, **call.kwargs)
+        if isolated:
+            call.out = give_back(call.out, isolated)
         call.now = thread.clock.now
         before, pairs = lineup, lineup.forward
         if demand.version != version:

@@ -24,14 +24,22 @@ from hookline.core.thread import local
 from hookline.torch_base.marks import Role, mark
 from hookline.torch_base.outline import Outline
 from hookline.torch_base.private import ALIAS, node_metadata, node_number, sequence_number
-from hookline.torch_base.tree import Tree
+from hookline.torch_base.readable import version_of
+from hookline.torch_base.tree import Tree, map_tensors
 
 if TYPE_CHECKING:
     from hookline.modules.call import ModuleCall
 
 
-def isolate_inputs(call: ModuleCall) -> None:
-    """Let the call's gradients of its inputs be seen and replaced."""
+Isolated = list[tuple[Tensor, Tensor, int]]
+
+
+def isolate_inputs(call: ModuleCall) -> Isolated:
+    """Let the call's gradients of its inputs be seen and replaced.
+
+    Returns:
+        The views that the layer gets, each with what it stands for and its version.
+    """
     plain = not call.kwargs and all(type(value) is Tensor for value in call.args)
     tree = None if plain else Tree.of((call.args, call.kwargs))
     tensors = call.args if tree is None else tree.tensors
@@ -41,6 +49,7 @@ def isolate_inputs(call: ModuleCall) -> None:
     # From here on nodes are the call's; the outer views come before.
     call.start = sequence_number()
     new: list[Tensor] = []
+    isolated: Isolated = []
     for place, (tensor, view) in enumerate(zip(tensors, outer, strict=True)):
         if view is None:
             new.append(tensor)
@@ -49,10 +58,26 @@ def isolate_inputs(call: ModuleCall) -> None:
         _mark(view, call, Role.INPUT_PASSED, place)
         _mark(inner, call, Role.INPUT_SEEN, place)
         new.append(inner)
+        isolated.append((inner, tensor, version_of(tensor)))
     if tree is None:
         call.args = tuple(new)
     else:
         call.args, call.kwargs = tree.rebuild(new)
+    return isolated
+
+
+def give_back(out: Any, isolated: Isolated) -> Any:
+    """The output with an input that was changed in place in the place of its view.
+
+    The node of a view is lost when the tensor is changed once more; that of the tensor itself,
+    which the view has changed too, is not.
+    """
+    changed = {
+        id(view): tensor for view, tensor, version in isolated if version_of(tensor) != version
+    }
+    if not changed:
+        return out
+    return map_tensors(lambda tensor: changed.get(id(tensor), tensor), out)
 
 
 def isolate_output(call: ModuleCall, out: Any, *, joint: bool) -> tuple[Any, list[Tensor] | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
@@ -25,12 +25,12 @@ _NEVER: Final = (
     "around the model, watch what it returned"
 )
 _COMPILED: Final = (
-    "it runs inside a compiled region, which is one call: watch what torch.compile returned, or run "
-    "with torch.compiler.set_stance('force_eager')"
+    "it runs inside a compiled region, which is one call: watch what torch.compile returned, or "
+    "run with torch.compiler.set_stance('force_eager')"
 )
 _USED: Final = (
-    "its parameters have gradients: its forward() was called directly, or a function uses them; call "
-    "the module itself, or watch the functions of its parent"
+    "its parameters have gradients: its forward() was called directly, or a function uses them; "
+    "call the module itself, or watch the functions of its parent"
 )
 _NO_GRADIENT: Final = (
     "it was called, and the hook runs in the backward, of which none reached it: call backward() "
@@ -53,7 +53,7 @@ class Reasons:
         self,
         model: nn.Module | None,
         seats: Mapping[Key[nn.Module], tuple[str, ...]],
-        ran: Container[object],
+        ran: Collection[object],
     ) -> None:
         self._model = model
         self._seats = seats
@@ -92,11 +92,13 @@ class Reasons:
     def _compiled(self, path: str) -> Reason | None:
         above = self._above(path)
         own = self._way(path)[len(above) :]
+        inside = any(map(_is_region, above))
         # Where it is compiled itself, the call of what it was compiled into is watched.
-        outside = _has_compiled_code(own[-1]) and not any(is_compiled(type(m)) for m in own)
-        if not outside and not any(map(_is_region, above)):
-            return None
-        return "compiled", _COMPILED
+        outside = any(map(_has_compiled_code, (*above, own[-1]))) and not any(map(_is_region, own))
+        # Code is that of a class, of which another module may have been compiled.
+        if inside or (outside and not self._ran):
+            return "compiled", _COMPILED
+        return None
 
     def _fused(self, path: str, module: nn.Module) -> Reason | None:
         parent = next(iter(self._above(path)[-1:]), None)
@@ -123,8 +125,8 @@ class Reasons:
         )
         if inner is not None:
             advice = (
-                f"{inner!r} in it ran: its forward() was called directly, or somebody else calls the "
-                "modules in it; call the module itself"
+                f"{inner!r} in it ran: its forward() was called directly, or somebody else calls "
+                "the modules in it; call the module itself"
             )
             return "bypassed", advice
         if any(p.grad is not None for p in module.parameters(recurse=False)):
@@ -146,7 +148,7 @@ class Reasons:
 
 def _is_region(module: nn.Module) -> bool:
     in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or is_compiled(type(module)) or _has_compiled_code(module)
+    return in_place or is_compiled(type(module))
 
 
 def _has_compiled_code(module: nn.Module) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-from hookline.errors import HookTypeError, HookValueError
+from hookline.errors import HookTypeError, HookValueError, SelectionError
+from hookline.torch_base.selection import Choice, listed
 
 _NO_FORWARD: Final = nn.Module.forward
 _SCRIPT: Final = torch.jit.ScriptModule
@@ -46,6 +48,27 @@ def can_be_called(module: nn.Module) -> bool:
     cls = type(module)
     in_python = not issubclass(cls, _SCRIPT)
     return in_python and (cls.forward is not _NO_FORWARD or has_forward(module))
+
+
+def which_are_seen(choices: Sequence[Choice]) -> list[bool]:
+    """For each choice, whether calls of its module can be seen.
+
+    Raises:
+        SelectionError: they can of none.
+        HookTypeError: a TorchScript module was named.
+        HookValueError: a container was named.
+    """
+    seen = [can_be_called(choice.called) for choice in choices]
+    for choice, is_seen in zip(choices, seen, strict=True):
+        if not is_seen and choice.exact:
+            check_callable_module(choice.called)
+    if not any(seen):
+        msg = (
+            f"{listed(choice.path for choice in choices)}: these are containers or TorchScript, "
+            "whose calls no hook can see; select the modules in them"
+        )
+        raise SelectionError(msg)
+    return seen
 
 
 def has_forward(module: nn.Module) -> bool:

@@ -72,11 +72,12 @@ batch_dim: Callable[[torch.Tensor], int] = _find("_C._functorch.maybe_get_bdim")
 """A tensor that was captured inside a `torch.func` transform stands for another, which is needed
 once the transform is over. There is no public way to it."""
 
+is_tracing: Callable[[], bool] = _find("_C._is_tracing")
 dispatch_modes: Callable[[], int] = _find("_C._len_torch_dispatch_stack")
 dispatch_mode: Callable[[Any], Any] = _find("_C._get_dispatch_mode")
 dispatch_mode_keys: Any = _find("_C._TorchDispatchModeKey")
-"""Tell that operations are being recorded (`make_fx`, `torch.export`) or are only pretended: a look
-at a tensor's values would then become part of the program."""
+"""Tell that operations are being recorded (`torch.jit.trace`, `make_fx`, `torch.export`) or are
+only pretended: a look at a tensor's values would then become part of the program."""
 
 _find("autograd._engine_run_backward")
 """What every `backward` and `grad` goes through; hookline stands in its place while hooks are
@@ -125,6 +126,11 @@ def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
 def parameters_of(module: nn.Module | None) -> Mapping[str, nn.Parameter | None]:
     """The module's own parameters by name (`named_parameters` takes some twenty times longer)."""
     return {} if module is None else module._parameters  # noqa: SLF001
+
+
+def has_own_operations(cls: type[torch.Tensor]) -> bool:
+    """Whether a tensor class says itself what operations do on it."""
+    return cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
 
 
 def forward_class(node: Any) -> type | None:

@@ -17,6 +17,8 @@ from hookline.torch_base.private import (
     dispatch_mode,
     dispatch_mode_keys,
     dispatch_modes,
+    has_own_operations,
+    is_tracing,
     is_transformed,
     torch_function_off,
     transform_level,
@@ -44,7 +46,7 @@ def readable(tensor: Tensor) -> Tensor | None:
     if type(tensor) in _PLAIN:
         dtype = tensor.dtype
         if dtype in _DTYPES and tensor.layout is torch.strided and not tensor.is_nested:
-            return tensor.detach() if tensor.numel() and not _in_a_trace(tensor) else None
+            return None if _in_a_trace(tensor) or not tensor.numel() else tensor.detach()
         if not (dtype.is_floating_point or dtype.is_complex):
             return None
     try:
@@ -56,9 +58,7 @@ def readable(tensor: Tensor) -> Tensor | None:
 
 def _in_a_trace(tensor: Tensor) -> bool:
     """Whether a look at the tensor would be recorded, or is not possible."""
-    if tensor.is_meta or transform_level() is not None or is_transformed(tensor):
-        return True
-    if torch.jit.is_tracing():
+    if tensor.is_meta or is_tracing() or transform_level() is not None or is_transformed(tensor):
         return True
     if dispatch_modes() and any(dispatch_mode(key) is not None for key in _TRACING):
         return True
@@ -72,7 +72,7 @@ def _unusual(tensor: Any) -> Tensor | None:
         tensor = tensor.to_local()
     elif tensor.is_nested:
         tensor = tensor.values()
-    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+    if has_own_operations(type(tensor)):
         return None
     tensor = tensor.detach()
     if type(tensor) is not Tensor:

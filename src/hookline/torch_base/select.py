@@ -20,6 +20,9 @@ from hookline.torch_base.wrappers import class_names, innermost, inside, is_comp
 Pattern: TypeAlias = str | re.Pattern[str] | type | nn.Module | Selection | Predicate
 """What selects modules, and functions that they call; see `select`."""
 
+Where: TypeAlias = Pattern | Iterable[Pattern] | None
+"""One pattern or several; None means all modules."""
+
 Seats: TypeAlias = Mapping[Key[nn.Module], tuple[str, ...]]
 
 
@@ -89,6 +92,24 @@ def selection_in(model: nn.Module, seats: Seats, patterns: Iterable[object]) -> 
     if not patterns:
         return Selection(model, tree.everything())
     return Selection(model, distinct(c for pattern in patterns for c in tree.find(pattern)))
+
+
+def patterns_of(where: Where) -> list[Pattern]:
+    """The patterns in what was given as `where`; none for all modules.
+
+    Raises:
+        SelectionError: an empty list, which would mean nothing.
+    """
+    if where is None:
+        return []
+    single = isinstance(where, str | re.Pattern | type | nn.Module | Selection)
+    if single or not isinstance(where, Iterable):
+        return [where]
+    patterns = list(where)
+    if not patterns:
+        msg = "where=[] selects nothing; leave it out to watch all modules"
+        raise SelectionError(msg)
+    return patterns
 
 
 class _Tree:

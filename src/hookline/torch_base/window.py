@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hookline.core.calls import Call
 from hookline.core.entry import EMPTY, Entry, Lineup
-from hookline.core.events import abort, begun_before, ends, fire, not_ended
+from hookline.core.events import abort, before, ends, fire, not_ended
 from hookline.core.phases import Phase
 from hookline.core.thread import Thread
 from hookline.torch_base.marks import Mark, Role
@@ -122,13 +122,14 @@ class Window:
         try:
             if lineup.backward_pre:
                 fire(lineup.backward_pre, self.call, self.arguments(), Phase.BACKWARD_PRE, thread)
-            self.begun = lineup.paired
+            self.begun = lineup.paired_backward
             if lineup.gradients:
                 self.arrived(list(self.out), thread)
         except BaseException as error:
             culprit, thread.culprit = thread.culprit, None
             if culprit in lineup.entries and not self.begun:
-                abort(begun_before(lineup, culprit), self.call, error, thread)
+                begun = before(lineup.paired_backward, lineup, culprit)
+                abort(begun, self.call, error, thread)
             raise
 
     def end(self, thread: Thread) -> None:

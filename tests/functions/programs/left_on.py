@@ -1,4 +1,6 @@
-"""Ends with hooks of every kind still on."""
+"""Ends with hooks still on, of the kinds that its arguments name."""
+
+import sys
 
 import torch
 from torch import nn
@@ -21,13 +23,18 @@ class Modules(hookline.ModuleHook):
 
 model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
 layer, hooks = hookline.with_hooks(nn.Linear(2, 2))
-hooks.add_forward_hook(lambda inputs, output: None)
-handle = hookline.register_full_backward_hook(model[0], lambda module, grad_in, grad_out: None)
-hookline.add_hook(model[1], Modules())
 node = hookline.FunctionNode(torch.tanh)
-node.add_hook(Functions())
-recorder = Recorder(time=True, level="both")
-recorder.__enter__()
-Functions().renamed("scope").__enter__()
+if "registered" in sys.argv:
+    hooks.add_forward_hook(lambda inputs, output: None)
+    handle = hookline.register_full_backward_hook(model[0], lambda module, grad_in, grad_out: None)
+    hookline.add_hook(model[1], Modules())
+    node.add_hook(Functions())
+if "everywhere" in sys.argv:
+    recorder = Recorder(time=True, level="both")
+    recorder.__enter__()
+if "modules" in sys.argv:
+    Modules().__enter__()
+if "functions" in sys.argv:
+    Functions().__enter__()
 node(layer(model(torch.ones(1, 2)))).sum().backward()
 print("done")
