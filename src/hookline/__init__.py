@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hookline.errors import HookNameError as HookNameError
     from hookline.errors import HookTypeError as HookTypeError
     from hookline.errors import HookValueError as HookValueError
+    from hookline.errors import NonFiniteError as NonFiniteError
     from hookline.errors import SelectionError as SelectionError
     from hookline.function_hooks import TimerHook as TimerHook
     from hookline.functions.call import FunctionCall as FunctionCall
@@ -89,6 +90,7 @@ else:
             "HookTypeError",
             "HookValueError",
             "HooklineError",
+            "NonFiniteError",
             "SelectionError",
         ),
         "function_hooks": ("TimerHook",),

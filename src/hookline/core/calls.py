@@ -24,7 +24,7 @@ class Inputs:
     __slots__ = ("args", "kwargs")
 
     def __init__(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
-        if type(args) is not tuple or not isinstance(kwargs, dict | None):
+        if type(args) is not tuple or not (kwargs is None or isinstance(kwargs, dict)):
             msg = (
                 "Inputs takes a tuple of positional arguments and a dict of keyword arguments, "
                 f"not {type(args).__name__} and {type(kwargs).__name__}: "
