@@ -39,3 +39,10 @@ _docstrings = Sybil(
 
 
 pytest_collect_file = (_docs + _docstrings).pytest()
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Ids without addresses, which differ between the processes that share the tests."""
+    if not callable(val) or isinstance(val, type):
+        return None
+    return getattr(val, "__name__", type(val).__name__)

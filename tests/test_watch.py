@@ -3,6 +3,8 @@
 import gc
 import os
 import re
+import subprocess
+import sys
 import threading
 import warnings
 from weakref import ref
@@ -177,7 +179,7 @@ def test_without_where_every_module_is_watched(net, x):
         (nn.Embedding, "transformer.ln_f"),
         lambda path, module: path.endswith("c_proj"),
     ],
-    ids=str,
+    ids=lambda where: getattr(where, "__name__", str(where)),
 )
 def test_where_selects_as_select_does_on_gpt2(where):
     """The modules that a plain torch hook on the same modules sees, in the same order."""
@@ -373,6 +375,25 @@ def test_function_hooks_of_one_model_do_not_see_another(net, x):
         other(x)
     assert mine.take() == ["one:linear[0]"]
     assert theirs.take() == [":relu[0]", ":relu[1]"]
+
+
+def test_function_hooks_run_in_the_given_order(net, x):
+    """Those with `prepend` in front of the others, in their order too."""
+    order = []
+
+    class Noted(FunctionHook):
+        def __init__(self, mark):
+            self.name = mark
+
+        def forward_preprocess(self, function, in_data):
+            order.append(self.name)
+
+    with (
+        watch(net, Noted("c"), Noted("d"), where=":add"),
+        watch(net, Noted("a"), Noted("b"), where=":add", prepend=True),
+    ):
+        net(x)
+    assert order == ["a", "b", "c", "d"]
 
 
 def test_a_scope_of_the_same_name_sees_all_functions(net, x):
@@ -659,6 +680,12 @@ def test_r12_nothing_is_on_in_a_forked_child(net, x):
         net(x)
     assert len(calls.take()) == 4
     assert len(functions.take()) == 6
+
+
+def test_the_verb_stays_the_verb():
+    """Also where something has imported the file of that name first."""
+    program = "import hookline.watch as verb, hookline; assert callable(hookline.watch) and verb"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_the_repr(net):

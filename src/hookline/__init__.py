@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hookline._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from hookline import edits as edits
     from hookline import function_hooks as function_hooks
     from hookline import module_hooks as module_hooks
     from hookline.core.calls import Inputs as Inputs
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
     from hookline.functions.hook import FunctionHook as FunctionHook
     from hookline.functions.hook import get_function_hooks as get_function_hooks
     from hookline.functions.node import FunctionNode as FunctionNode
+    from hookline.hooks.attention import attention as attention
     from hookline.hooks.capture import Capture as Capture
     from hookline.hooks.capture import capture as capture
     from hookline.hooks.capture_file import load_capture as load_capture
     from hookline.hooks.captured import Captured as Captured
     from hookline.hooks.captured import CapturedCall as CapturedCall
+    from hookline.hooks.editing import Edit as Edit
+    from hookline.hooks.patch import Patch as Patch
+    from hookline.hooks.patch import patch as patch
     from hookline.hooks.store import Captures as Captures
     from hookline.modules.call import ModuleCall as ModuleCall
     from hookline.modules.gate import BackwardHookGate as BackwardHookGate
@@ -97,9 +102,12 @@ else:
         "functions.call": ("FunctionCall",),
         "functions.hook": ("FunctionHook", "get_function_hooks"),
         "functions.node": ("FunctionNode",),
+        "hooks.attention": ("attention",),
         "hooks.capture": ("Capture", "capture"),
         "hooks.capture_file": ("load_capture",),
         "hooks.captured": ("Captured", "CapturedCall"),
+        "hooks.editing": ("Edit",),
+        "hooks.patch": ("Patch", "patch"),
         "hooks.store": ("Captures",),
         "modules.call": ("ModuleCall",),
         "modules.gate": ("BackwardHookGate",),
@@ -128,7 +136,7 @@ else:
         "watch": ("Watch", "watch"),
     }
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-    _MODULES = ("function_hooks", "module_hooks")
+    _MODULES = ("edits", "function_hooks", "module_hooks")
 
     class _Package(ModuleType):
         """Leaves `watch` the verb where importing the submodule of that name would put this."""

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from hookline.hooks.attention import AttentionHook
 from hookline.hooks.capture import FunctionCaptureHook as CaptureHook
 from hookline.hooks.nonfinite import FunctionNonFiniteHook as NonFiniteHook
+from hookline.hooks.patch_hooks import FunctionPatchHook as PatchHook
 from hookline.hooks.printer import FunctionPrintHook as PrintHook
 from hookline.hooks.ranges import FunctionRangeHook as RangeHook
 from hookline.hooks.stats import FunctionStatsHook as StatsHook
 from hookline.hooks.timer import FunctionTimerHook as TimerHook
 
-__all__ = ["CaptureHook", "NonFiniteHook", "PrintHook", "RangeHook", "StatsHook", "TimerHook"]
+__all__ = [
+    "AttentionHook",
+    "CaptureHook",
+    "NonFiniteHook",
+    "PatchHook",
+    "PrintHook",
+    "RangeHook",
+    "StatsHook",
+    "TimerHook",
+]

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from hookline.hooks.capture import ModuleCaptureHook as CaptureHook
 from hookline.hooks.nonfinite import ModuleNonFiniteHook as NonFiniteHook
+from hookline.hooks.patch_hooks import ModulePatchHook as PatchHook
 from hookline.hooks.printer import ModulePrintHook as PrintHook
 from hookline.hooks.ranges import ModuleRangeHook as RangeHook
 from hookline.hooks.stats import ModuleStatsHook as StatsHook
 from hookline.hooks.timer import ModuleTimerHook as TimerHook
 
-__all__ = ["CaptureHook", "NonFiniteHook", "PrintHook", "RangeHook", "StatsHook", "TimerHook"]
+__all__ = [
+    "CaptureHook",
+    "NonFiniteHook",
+    "PatchHook",
+    "PrintHook",
+    "RangeHook",
+    "StatsHook",
+    "TimerHook",
+]

@@ -547,7 +547,7 @@ def test_r5_dropped_with_its_hooks():
 
 
 @pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v))], ids=str
+    "copied", [copy.copy, copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v))]
 )
 def test_r4_copies_have_no_hooks(copied):
     """A copy or pickle of a node, alone or in a model, is a node of that function without hooks."""
@@ -592,7 +592,6 @@ def test_r4_copies_have_no_hooks(copied):
         (Callable().method, "method"),
         (nn.ReLU(), "ReLU"),
     ],
-    ids=str,
 )
 def test_name_from_the_callable(function, name):
     """The name is that by which hooks on all functions know it, or the callable's own."""

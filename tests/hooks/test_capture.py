@@ -206,6 +206,28 @@ def test_the_gradient_is_that_of_the_latest_backward():
     assert torch.equal(acts[""].grad, torch.full((1, 2), 3.0))
 
 
+def test_a_gradient_that_a_backward_overwrites_is_captured_as_it_arrived():
+    class Overwrites(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.zero_()
+
+    class Layer(nn.Module):
+        def forward(self, x):
+            return Overwrites.apply(x)
+
+    model, x = Layer(), torch.ones(2, requires_grad=True)
+    with capture(model) as acts:
+        (model(x) * torch.tensor([2.0, 3.0])).sum().backward()
+
+    assert torch.equal(x.grad, torch.zeros(2))
+    assert torch.equal(acts[""].grad, torch.tensor([2.0, 3.0]))
+
+
 # Copies, aliases, graphs.
 
 
@@ -352,6 +374,7 @@ def test_dtype_converts_floating_point_only():
         out = embedding(ids)
         out.sum().backward()
 
+    assert acts[""].input.dtype == torch.int64
     assert torch.equal(acts[""].input, ids)
     assert torch.equal(acts[""].output, out.detach().half())
     assert acts[""].grad.dtype == torch.float16
@@ -423,6 +446,10 @@ def test_gradients_go_to_the_forward_call_that_they_belong_to():
     assert torch.equal(held.concat(), torch.cat(values))
     assert torch.equal(held.concat(what="grad"), torch.cat(gradients))
     assert len(held) == 3
+    for what in ("output", "grad"):
+        way_out = rf"called 3 times, so \.{what} is not clear; take \.{what}s .*\.first\.{what}"
+        with pytest.raises(CaptureError, match=way_out):
+            getattr(held, what)
 
 
 @pytest.mark.parametrize(("calls", "place"), [("first", 0), ("last", 2)])
@@ -504,6 +531,39 @@ def test_a_forward_that_fails_leaves_what_was_captured_before():
 
     assert sorted(acts) == ["0"]
     assert [tuple(value.shape) for value in acts["0"].inputs] == [(2,), (3,)]
+
+
+def test_r5_the_inputs_of_a_call_that_failed_are_not_held():
+    class Fails(nn.Module):
+        def forward(self, x):
+            raise LookupError
+
+    class Summary:
+        pass
+
+    made = []
+
+    def summary(_):
+        made.append(weakref.ref(found := Summary()))
+        return found
+
+    model = Fails()
+    acts = capture(model, what="input", reduce=summary)
+    with acts, pytest.raises(LookupError) as error:
+        model(torch.ones(2))
+
+    assert [ref() for ref in made] == [None]
+    assert error.traceback  # the failed call itself is alive in it
+
+
+def test_once_the_first_call_is_held_no_other_is_looked_at():
+    looked_at = []
+    model = Thrice()
+    options = {"what": ("input", "output"), "calls": "first", "reduce": looked_at.append}
+    with capture(model, "act", **options):
+        model(torch.ones(2))
+
+    assert len(looked_at) == 2
 
 
 # Shared modules, several roots.
@@ -785,6 +845,23 @@ def test_without_being_reached_a_stop_lets_the_forward_end():
 
     assert torch.equal(out, torch.ones(2))
     assert list(acts) == ["used"]
+
+
+def test_containers_are_not_waited_for():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.ReLU(), nn.Tanh()])
+            self.head = nn.Sigmoid()
+
+        def forward(self, x):
+            return self.head(self.blocks[1](self.blocks[0](x)))
+
+    with capture(model := Net(), "blocks.**", stop=True) as acts:
+        model(torch.ones(2))
+        pytest.fail("the head was run")
+
+    assert list(acts) == ["blocks.0", "blocks.1"]
 
 
 @pytest.mark.parametrize(

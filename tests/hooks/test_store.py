@@ -138,11 +138,11 @@ def test_r5_memory_is_flat_with_bounded_captures(options):
     with capture(model, "**", **options) as acts:
         for number in range(2000):
             model(x).sum().backward()
-            if number % 500 == 100:
+            if number in (100, 1000, 1999):
                 seen.append((acts.nbytes, live_tensors()))
 
     assert len(set(seen)) == 1, seen
-    assert seen[0][0] > 0
+    assert min(seen[0]) > 0
 
 
 def test_r5_memory_is_flat_for_functions():
@@ -151,7 +151,7 @@ def test_r5_memory_is_flat_for_functions():
     with FunctionCaptureHook(calls="last") as hook:
         for number in range(2000):
             (x * 2).relu().sum().backward()
-            if number % 500 == 100:
+            if number in (100, 1000, 1999):
                 seen.append((hook.captured.nbytes, live_tensors()))
 
     assert len(set(seen)) == 1, seen

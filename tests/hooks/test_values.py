@@ -57,10 +57,11 @@ def test_nan_and_inf_are_counted_and_left_out():
         (torch.ones(2, dtype=torch.bfloat16), "bfloat16[2] cpu min=1 mean=1 max=1 std=0"),
         (nn.Parameter(torch.ones(2)), "float32[2] cpu min=1 mean=1 max=1 std=0"),
         (torch.eye(3).to_sparse(), "float32[3, 3] cpu min=1 mean=1 max=1 std=0"),
+        (torch.ones(2, 2).to_mkldnn(), "float32[2, 2] cpu min=1 mean=1 max=1 std=0"),
     ],
     ids=[
         *("None", "empty", "scalar", "integers", "truth values", "complex", "half", "bfloat16"),
-        *("parameter", "sparse"),
+        *("parameter", "sparse", "mkldnn"),
     ],
 )
 def test_kinds_of_tensors(tensor, text):
@@ -72,10 +73,9 @@ def test_kinds_of_tensors(tensor, text):
     ("tensor", "text"),
     [
         (torch.ones(2, device="meta"), "float32[2] meta"),
-        (torch.ones(2, 2).to_mkldnn(), "float32[2, 2] cpu"),
         (FakeTensorMode().from_tensor(torch.ones(2)), "float32[2] cpu"),
     ],
-    ids=["meta", "mkldnn", "fake"],
+    ids=["meta", "fake"],
 )
 def test_unreadable_values(tensor, text):
     """Where values cannot be read, shape, dtype and device stand alone."""
@@ -96,15 +96,21 @@ def test_inside_a_transform():
 
 
 def test_inside_a_trace():
-    """A look at a tensor is no part of what `torch.jit.trace` records."""
+    """A look at a tensor is no part of what `torch.jit.trace` or `make_fx` records."""
 
     def looked(x):
         value_text(x)
         return x * 2
 
-    traced = torch.jit.trace(looked, torch.ones(2))
+    x = torch.ones(2)
+    traced = torch.jit.trace(looked, x)
     kinds = [node.kind() for node in traced.graph.nodes()]
     assert [kind for kind in kinds if kind.startswith("aten")] == ["aten::mul"]
+
+    made = torch.fx.experimental.proxy_tensor.make_fx(looked)(x)
+    assert [node.target for node in made.graph.nodes if node.op == "call_function"] == [
+        torch.ops.aten.mul.Tensor
+    ]
 
 
 def test_r2_nothing_is_changed():

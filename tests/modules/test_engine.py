@@ -262,6 +262,7 @@ def test_r3_the_innermost_watched_call_speaks():
     with pytest.raises(ValueError, match="no") as caught:
         model(torch.ones(1))
     assert note_of(caught.value) == "raised in Sequential, call 0, inputs (float32[1],)"
+    clear_hooks(model)
 
 
 def test_r3_the_note_tells_call_index_and_keywords():
@@ -362,6 +363,7 @@ def test_r3_an_error_raised_again_elsewhere_is_noted_there():
     with pytest.raises(ValueError, match="no"):
         model(torch.ones(1))
     assert note_of(error).startswith("raised in 1 (Boom)")
+    clear_hooks(model)
 
 
 def test_r3_calls_made_while_an_error_passes_change_no_note():
@@ -897,6 +899,7 @@ def test_p6_a_hook_object_removed_inside_a_call_has_no_end():
             with pytest.raises(ValueError, match="no"):
                 model(torch.ones(1))
         assert [event[0] for event in hook.events] == ["begin"]
+        clear_hooks(model)
 
 
 def test_p6_hooks_of_a_backward_are_looked_up_when_it_happens():
@@ -930,6 +933,7 @@ def test_p6_a_removed_hook_object_is_not_told_of_the_failure():
         boom(torch.ones(1))
 
     assert [event[0] for event in hook.events] == ["begin"]
+    clear_hooks(boom)
 
 
 def test_r11_registries_may_change_from_any_thread():
@@ -995,8 +999,8 @@ def test_always_call_runs_once_where_the_call_returns():
 def test_always_call_runs_for_any_exception(kind_of_error):
     """`BaseException` too."""
     boom, seen = Boom(kind_of_error()), []
-    hookline.register_forward_hook(boom, lambda *_: seen.append(1), always_call=True)
-    with pytest.raises(kind_of_error):
+    always = hookline.register_forward_hook(boom, lambda *_: seen.append(1), always_call=True)
+    with always, pytest.raises(kind_of_error):
         boom(torch.ones(1))
 
     assert seen == [1]

@@ -301,10 +301,12 @@ def test_c2_a_new_name_may_be_taken_too():
 
 
 def test_c2_one_hook_may_be_open_twice():
-    """One object under two names gets each event twice."""
+    """One object under two names gets each event twice; the inner scope closes first."""
     hook = Log()
-    with hook, hook.renamed("again"):
-        nn.ReLU()(torch.ones(1))
+    with hook:
+        with hook.renamed("again"):
+            nn.ReLU()(torch.ones(1))
+        assert list(get_module_hooks()) == ["Log"]
 
     assert [what for what, _ in hook.events] == ["forward_pre"] * 2 + ["forward"] * 2
 
@@ -412,7 +414,6 @@ def test_c4_a_local_hook_lives_until_its_backward():
     """Nothing but the registration keeps the hook; its backward comes for a kept output."""
     model, events = network(), []
     add_hook(model[1], Log("kept", events))
-    gc.collect()
     out = model(torch.ones(2, 3))
     out.sum().backward()
 
@@ -446,6 +447,8 @@ def test_c4_a_name_is_there_once_on_a_module():
     assert [row.hook for row in hooks_of(first)][:4] == [kept] * 4
     delete_hook(first, "Log")
     add_hook(first, Log())
+    clear_hooks(first)
+    clear_hooks(second)
 
 
 def test_c4_deleting_what_is_not_there_is_an_error():
@@ -455,8 +458,7 @@ def test_c4_deleting_what_is_not_there_is_an_error():
         delete_hook(layer, "Log")
     assert str(caught.value).startswith("Hook Log does not exist")
 
-    add_hook(layer, Log("meter"))
-    with pytest.raises(KeyError) as caught:
+    with add_hook(layer, Log("meter")), pytest.raises(KeyError) as caught:
         delete_hook(layer, "Log")
     assert str(caught.value) == "Hook Log does not exist; hooks here: meter"
 
@@ -679,10 +681,14 @@ def test_c6_arguments_are_known_in_the_forward_only():
 def test_c6_a_kept_call_keeps_no_tensor_and_no_module():
     """After its events a call holds no tensor, and its module only weakly."""
     model, calls = nn.Sequential(nn.Linear(3, 2)), []
-    with Log(note=lambda _, call: calls.append(call)):
+    hook = Log(note=lambda _, call: calls.append(call))
+    hook.needs_grad_input = True
+    with hook:
         out = run(model)
+    for call in calls:
+        assert (call.args, call.kwargs, call.out) == (None, None, None)
+        assert (call.grad_output, call.grad_input) == (None, None)
     kept = [weakref.ref(out), weakref.ref(model), weakref.ref(model[0])]
-    gc.collect()
     gc.disable()
     try:
         del out, model
@@ -1025,8 +1031,8 @@ def test_c11_a_callbacks_own_calls_fire_no_hooks(phase):
             results.append(x.grad)
 
     model = nn.Linear(3, 2)
-    with Log("before") as before, doing(phase, compute), Log("after") as after:
-        add_hook(helper, local := Log("local"))
+    before, after, local = Log("before"), Log("after"), Log("local")
+    with before, doing(phase, compute), after, add_hook(helper, local):
         run(model)
 
     assert [what for what, _ in before.events] == list(PHASES)

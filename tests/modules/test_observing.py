@@ -323,6 +323,40 @@ def test_r2_a_call_returns_what_forward_returned(observe):
             assert Returns(wrap)(x) is results[-1]
 
 
+@pytest.mark.parametrize("observe", [*OBSERVERS.values(), ALIASING["torch's backward pre"]])
+def test_r2_a_module_may_fill_the_dict_that_it_was_given(observe):
+    """The dict that it returns is the one that the caller has; gradients are the plain ones."""
+
+    class Fills(nn.Module):
+        def __init__(self, source, target):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.source, self.target = source, target
+
+        def forward(self, batch):
+            batch[self.target] = self.layer(batch[self.source])
+            return batch
+
+    def work():
+        torch.manual_seed(0)
+        first, second = Fills("x", "h"), Fills("h", "y")
+        x = torch.ones(2, 3, requires_grad=True)
+        batch = {"x": x * 2}
+        given = batch["x"]
+        assert first(batch) is batch
+        second(batch)
+        assert batch["x"] is given
+        (batch["y"] * batch["h"] + batch["x"]).sum().backward()
+        return [x.grad, *(p.grad for p in (*first.parameters(), *second.parameters()))]
+
+    plain = work()
+    with observe() as observer:
+        observed = work()
+
+    assert all(map(torch.equal, plain, observed))
+    assert observer.count >= 4
+
+
 @each_observer
 def test_r2_a_module_gets_what_the_caller_gave(observe):
     """Inputs are handed on as they are: parameters, leaves, attributes and all."""

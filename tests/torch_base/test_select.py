@@ -1,6 +1,7 @@
 """Choosing modules of a model, and functions that they call, by patterns."""
 
 import re
+import warnings
 from typing import NamedTuple
 
 import pytest
@@ -180,6 +181,20 @@ def test_names_with_special_characters():
         assert list(select(model, key)) == [(key, model[key])]
     assert select(model, "*").paths == tuple(model)
     assert [c.function for c in select(model, "a:b").choices] == [None]
+
+
+def test_torchscript_modules_are_selected():
+    """They are modules with paths, whatever can be done with them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.ReLU())))
+    for model, prefix in ((scripted, ""), (nn.Sequential(scripted), "0.")):
+        assert list(select(model)) == list(model.named_modules())
+        assert select(model, f"{prefix}1.0", f"{prefix}*").paths == tuple(
+            prefix + path for path in ("1.0", "0", "1")
+        )
+    with pytest.raises(SelectionError, match="at its top are '0', '1'"):
+        select(scripted, "x")
 
 
 def test_addresses_select_functions():

@@ -41,7 +41,8 @@ class Calls(ModuleHook):
     def note(self, call, phase=None):
         phase = phase or call.phase
         if phase in self.wanted:
-            known = (call.root, call.path, call.index, call.pass_number, call.step, call.mode)
+            root = call.root.partition("#")[0]  # another of the class may not be collected yet
+            known = (root, call.path, call.index, call.pass_number, call.step, call.mode)
             self.rows.append(Row(str(phase), *known, call.recomputing, call))
 
     forward_preprocess = forward_postprocess = note

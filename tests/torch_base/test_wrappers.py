@@ -212,7 +212,7 @@ def test_hooks_on_a_wrapper_itself_still_run(x):
     net = Net()
     wrapped = DDP(net)
     own, seen = Events(), []
-    with Events() as events, add_hook(wrapped, own):
+    with Events() as events, add_hook(wrapped, own, "own"):
         with register_forward_hook(wrapped, lambda module, args, out: seen.append(module)):
             wrapped(x).sum().backward()
         assert [(row.path, type(row.hook)) for row in hooks_of(wrapped)] == [("", Events)] * 2

@@ -22,7 +22,7 @@ from hookline import (
     Phase,
     Registration,
 )
-from hookline.core.records import TimeRow
+from hookline.core.records import Silent, TimeRow
 
 linear = nn.Linear(2, 2)
 layer, hooks = hookline.with_hooks(linear)
@@ -75,6 +75,17 @@ with Watcher() as watcher, Watcher().renamed("second") as second:
 assert_type(hookline.hooks_of(linear), list[Registration])
 assert_type(hookline.TimerHook().rows(), list[TimeRow])
 assert_type(hookline.module_hooks.TimerHook().total_time(), float)
+selection = hookline.select(linear, "encoder.*", nn.Linear, lambda path, module: True)
+assert_type(selection, hookline.Selection)
+assert_type(selection[0], tuple[str, nn.Module])
+assert_type(selection[1:] | selection - selection.of_type(nn.ReLU), hookline.Selection)
+with hookline.watch(
+    linear, Watcher(), Functions().renamed("f"), where=["fc", "act:relu"]
+) as watched:
+    assert_type(watched, hookline.Watch)
+    assert_type(watched.silent(), list[Silent])
+hookline.watch(linear, Watcher(), where=selection, prepend=True).close()
+hookline.watch(linear, "no hook")  # pyright: ignore[reportArgumentType]
 node = FunctionNode(torch.relu)
 node.add_hook(Functions())
 hookline.Typo  # pyright: ignore[reportAttributeAccessIssue, reportUnusedExpression]

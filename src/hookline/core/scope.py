@@ -29,6 +29,8 @@ class HookObject:
             name; an instance may set its own.
         timed: True for a hook that reads `call.now`, the thread's time without hooks.
         needs_grad_input: True for a module hook that wants the gradients of the inputs.
+        joint: True for a module hook that changes the gradients of several outputs: where they come
+            from different autograd nodes, it gets them all at once, before any flows on.
         retain_inputs: True for a function hook that wants inputs kept for the backward.
         phases: the phases that an instance takes part in, where not in all whose callbacks its
             class overrides.
@@ -37,6 +39,7 @@ class HookObject:
     name: str = "HookObject"
     timed: ClassVar[bool] = False
     needs_grad_input: bool = False
+    joint: bool = False
     retain_inputs: bool = False
     phases: Collection[Phase] | None = None
     level: ClassVar[type[HookObject]]
@@ -137,6 +140,7 @@ def entries_of(hook: HookObject, base: type[HookObject], key: str | None) -> Cal
         paired=True,
         aborted=_overridden(hook, base, "aborted"),
         needs_grad_input=hook.needs_grad_input,
+        joint=hook.joint,
         retains=hook.retain_inputs,
         timed=hook.timed,
     )

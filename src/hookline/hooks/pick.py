@@ -8,8 +8,22 @@ from typing import Any, Final, TypeAlias
 
 from torch import Tensor
 
-from hookline.errors import HookTypeError, HookValueError
+from hookline.errors import HooklineError, HookTypeError, HookValueError
 from hookline.torch_base.tree import describe
+
+
+class EditError(Exception):
+    """An edit cannot be made; where it stands is added before it leaves the package.
+
+    Args:
+        kind: the class of the error that leaves it.
+        message: why.
+    """
+
+    def __init__(self, kind: type[HooklineError], message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
 
 _INDICES: Final = (int, slice, tuple, list, Tensor, EllipsisType)
 
@@ -35,7 +49,7 @@ class Head:
     def _apart(self, value: Tensor) -> Tensor:
         if not -value.ndim <= self.dim < value.ndim or value.shape[self.dim] % self.count:
             msg = f"{self} does not fit {describe(value)}: there are no {self.count} equal parts"
-            raise HookValueError(msg)
+            raise EditError(HookValueError, msg)
         return value.unflatten(self.dim % value.ndim, (self.count, -1))
 
     def _place(self, value: Tensor) -> tuple[Any, ...]:
@@ -103,7 +117,7 @@ def take(value: Tensor, at: At) -> Tensor:
     """The part of a tensor.
 
     Raises:
-        HookValueError: there is no such part.
+        EditError: there is no such part.
     """
     if at is None:
         return value
@@ -111,7 +125,7 @@ def take(value: Tensor, at: At) -> Tensor:
         return at.take(value) if isinstance(at, Head) else value[at]
     except (IndexError, TypeError) as error:
         msg = f"at={at_text(at)} is no part of {describe(value)}: {error}"
-        raise HookValueError(msg) from error
+        raise EditError(HookValueError, msg) from error
 
 
 def put(value: Tensor, at: At, part: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hookline.torch_base.private import is_tracing
+from hookline.torch_base.readable import in_a_trace, stored_values
 from hookline.torch_base.tree import describe
 
 
@@ -25,12 +25,12 @@ def value_text(tensor: Tensor | None) -> str:
 
 
 def _statistics(tensor: Tensor) -> str:
-    if tensor.is_meta or is_tracing() or not tensor.numel():
+    if in_a_trace(tensor) or not tensor.numel():
         return ""
     with torch.no_grad():
         values = tensor.detach()
         if values.layout != torch.strided:
-            values = values.coalesce().values()
+            values = stored_values(values)
         values = (values.abs() if values.is_complex() else values).double().flatten()
         nan, inf = int(values.isnan().sum()), int(values.isinf().sum())
         finite = values[values.isfinite()]

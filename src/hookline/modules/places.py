@@ -17,7 +17,7 @@ from hookline.core.entry import EMPTY, Lineup
 from hookline.core.registry import HookRegistry
 from hookline.core.switch import lock
 from hookline.core.thread import Thread, module_switch
-from hookline.torch_base.wrappers import hands_on
+from hookline.torch_base.wrappers import hands_on, is_compiled
 
 if TYPE_CHECKING:
     from hookline.modules.call import ModuleCall
@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 table: Final[dict[Key[nn.Module], HookRegistry]] = {}
 """The registries of modules."""
 
+traced: Final[dict[Key[nn.Module], HookRegistry]] = {}
+"""Those of them with hooks that take part in compiled regions. The compiler reads the whole of what
+it looks at, so this is apart; what `torch.compile` made stands around regions and is not in it."""
+
 everywhere: Final = HookRegistry(module_switch)
 """The hooks on all modules, in all threads."""
 
 
 def _forget(key: Key[nn.Module]) -> None:
+    traced.pop(key, None)
     registry = table.pop(key, None)
     if registry is not None and not registry.wrapped:
         registry.clear()  # a handle may outlive the module; it must not keep the engine on
@@ -46,6 +51,15 @@ def registry_of(module: nn.Module, inner: HookRegistry | None = None) -> HookReg
         registry = table.get(ref(module))
         if registry is None:
             registry = table[ref(module, _forget)] = HookRegistry(module_switch, inner)
+        return registry
+
+
+def traced_registry_of(module: nn.Module, inner: HookRegistry | None = None) -> HookRegistry:
+    """The registry of a module, for hooks that take part in compiled regions; see `registry_of`."""
+    with lock:
+        registry = registry_of(module, inner)
+        if ref(module) not in traced and not is_compiled(type(module)):
+            traced[ref(module, _forget)] = registry
         return registry
 
 

@@ -8,6 +8,9 @@ stay legal) stand in for a tensor:
 * the inputs, for hooks that ask for their gradients;
 * several outputs, for hooks that change all their gradients jointly.
 
+A tensor that came in a dict, list or the like and goes out in one stays as it is, and unmarked:
+the program may go on with the container that it gave, which must not be exchanged for another.
+
 The latter two take two views in a row. Gradients are collected at the one nearer to the call and
 handed on at the other; the engine runs all of the former before any of the latter, so a hook gets
 all gradients before one of them flows on.
@@ -25,7 +28,7 @@ from hookline.torch_base.marks import Role, mark
 from hookline.torch_base.outline import Outline
 from hookline.torch_base.private import ALIAS, node_metadata, node_number, sequence_number
 from hookline.torch_base.readable import version_of
-from hookline.torch_base.tree import Tree, map_tensors
+from hookline.torch_base.tree import Tree, map_tensors, tensors
 
 if TYPE_CHECKING:
     from hookline.modules.call import ModuleCall
@@ -94,9 +97,11 @@ def isolate_output(call: ModuleCall, out: Any, *, joint: bool) -> tuple[Any, lis
     if isinstance(out, Tensor):
         return (_alias(out) if out.requires_grad and _is_foreign(out, call) else out), None
     tree = Tree.of(out)
-    together = joint and sum(t.requires_grad for t in tree.tensors) > 1
+    foreign = {id(t) for t in tree.tensors if t.requires_grad and _is_foreign(t, call)}
+    kept = foreign & _given_in_containers(call) if foreign else foreign
+    together = joint and not kept and sum(t.requires_grad for t in tree.tensors) > 1
     near = [
-        _alias(t) if t.requires_grad and (together or _is_foreign(t, call)) else t
+        _alias(t) if t.requires_grad and (together or id(t) in foreign - kept) else t
         for t in tree.tensors
     ]
     if not together:
@@ -123,7 +128,7 @@ def mark_outputs(call: ModuleCall, out: Any, passed: list[Tensor] | None) -> Non
     for place, tensor in enumerate(tree.tensors):
         # One tensor that is there twice has one gradient: that of its first place.
         edge = (id(tensor.grad_fn), tensor.output_nr)
-        if tensor.requires_grad and edge not in seen:
+        if tensor.requires_grad and edge not in seen and not _is_foreign(tensor, call):
             seen.add(edge)
             if passed is not None:
                 _mark(passed[place], call, Role.OUTPUT_PASSED, place)
@@ -134,6 +139,12 @@ def _mark(tensor: Tensor, call: ModuleCall, role: Role, place: int) -> None:
     node = tensor.grad_fn
     if node is not None:
         mark(node, tensor, call, role, place)
+
+
+def _given_in_containers(call: ModuleCall) -> set[int]:
+    values = (*call.args, *call.kwargs.values())
+    containers = [value for value in values if not isinstance(value, Tensor | tuple)]
+    return {id(tensor) for tensor in tensors(containers)}
 
 
 def _is_foreign(tensor: Tensor, call: ModuleCall) -> bool:

@@ -119,7 +119,7 @@ class Reasons:
                 for key, paths in self._seats.items()
                 if key in self._ran
                 for p in paths
-                if p.startswith(prefix) and p != path
+                if p.startswith(prefix)
             ),
             None,
         )

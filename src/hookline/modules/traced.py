@@ -18,14 +18,14 @@ from hookline.core.demand import demand
 from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
 from hookline.modules.call import ModuleCall
-from hookline.modules.places import everywhere, table
+from hookline.modules.places import everywhere, traced
 
 
 def traced_call(
     original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call a module with the hooks that are traced; the compiler runs this, not Python."""
-    own = table.get(ref(module))
+    own = traced.get(ref(module))
     # Read so that it is guarded: a hook on a module that had none changes nothing else here.
     if not demand.traced or (own is None and not everywhere.lineup.entries):
         return original(module, *args, **kwargs)

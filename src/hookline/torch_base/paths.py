@@ -107,7 +107,8 @@ def way_to(model: nn.Module, path: str) -> list[nn.Module] | None:
     """
     way = _layers(model)
     for name in path.split(".") if path else ():
-        child = children_of(way[-1]).get(name)
+        children = children_of(way[-1])  # of TorchScript, a mapping without `get`
+        child = children[name] if name in children else None  # noqa: SIM401
         if child is None:
             return None
         way.extend(_layers(child))

@@ -46,7 +46,7 @@ def readable(tensor: Tensor) -> Tensor | None:
     if type(tensor) in _PLAIN:
         dtype = tensor.dtype
         if dtype in _DTYPES and tensor.layout is torch.strided and not tensor.is_nested:
-            return None if _in_a_trace(tensor) or not tensor.numel() else tensor.detach()
+            return None if in_a_trace(tensor) or not tensor.numel() else tensor.detach()
         if not (dtype.is_floating_point or dtype.is_complex):
             return None
     try:
@@ -56,7 +56,7 @@ def readable(tensor: Tensor) -> Tensor | None:
         return None
 
 
-def _in_a_trace(tensor: Tensor) -> bool:
+def in_a_trace(tensor: Tensor) -> bool:
     """Whether a look at the tensor would be recorded, or is not possible."""
     if tensor.is_meta or is_tracing() or transform_level() is not None or is_transformed(tensor):
         return True
@@ -66,7 +66,7 @@ def _in_a_trace(tensor: Tensor) -> bool:
 
 
 def _unusual(tensor: Any) -> Tensor | None:
-    if _in_a_trace(tensor) or getattr(tensor, "fake_mode", None) is not None:
+    if in_a_trace(tensor) or getattr(tensor, "fake_mode", None) is not None:
         return None
     if is_sharded(tensor):
         tensor = tensor.to_local()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 from torch import nn
@@ -167,7 +167,7 @@ class _Tree:
         if named is not None:
             return [self._choice(path, named, function, exact=True)]
         pattern = PathPattern.of(path)
-        found = list(self._matching(pattern.matches, function))
+        found = self._matching(lambda path, _: pattern.matches(path), function)
         if not found:
             names = [name for _, paths in self._rows for name in paths]
             verb = "is named" if pattern.is_exact else "matches"
@@ -184,7 +184,7 @@ class _Tree:
         if not isinstance(pattern.pattern, str):
             msg = f"paths are text, and {pattern!r} is for bytes"
             raise HookTypeError(msg)
-        found = list(self._matching(pattern.search))
+        found = self._matching(lambda path, _: pattern.search(path))
         if not found:
             paths = listed(paths[0] for _, paths in self._rows)
             self._fail(f"{pattern.pattern!r} is found in no path of {self._name}: {paths}")
@@ -199,12 +199,8 @@ class _Tree:
             self._fail(f"no module of {self._name} is a {cls.__name__}; there are {classes}")
         return found
 
-    def _by_predicate(self, predicate: Callable[..., object]) -> Iterable[Choice]:
-        found = [
-            self._choice(path, module)
-            for module, paths in self._rows
-            if (path := next((p for p in paths if predicate(p, module)), None)) is not None
-        ]
+    def _by_predicate(self, predicate: Predicate) -> Iterable[Choice]:
+        found = self._matching(predicate)
         if not found:
             self._fail(f"{hook_name(predicate)} is true for no module of {self._name}")
         return found
@@ -225,13 +221,15 @@ class _Tree:
         return selection.choices
 
     def _matching(
-        self, matches: Callable[[str], object], function: FunctionPattern | None = None
-    ) -> Iterator[Choice]:
+        self, matches: Predicate, function: FunctionPattern | None = None
+    ) -> list[Choice]:
+        """The modules with a path that matches, each under the first that does."""
+        found: list[Choice] = []
         for module, paths in self._rows:
-            for path in paths:
-                if matches(path):
-                    yield self._choice(path, module, function)
-                    break
+            path = next((path for path in paths if matches(path, module)), None)
+            if path is not None:
+                found.append(self._choice(path, module, function))
+        return found
 
     def _choice(
         self,
@@ -245,7 +243,7 @@ class _Tree:
         return Choice(name, module, self._compiled.get(module, module), function, exact)
 
     def _top(self) -> str:
-        return listed(children_of(self._model)) or "no modules"
+        return listed(children_of(self._model).keys()) or "no modules"
 
     def _fail(self, msg: str) -> NoReturn:
         raise SelectionError(msg)

@@ -159,6 +159,30 @@ def a_python_function_with_two_outputs_from_two_nodes() -> Case:
     return Case(forward, [x, y])
 
 
+@scenario("custom", "mul beside add")
+def an_input_returned_beside_another_output() -> Case:
+    x = leaf(3)
+    beside = FunctionNode(lambda value: (value, value * 2), "beside")
+
+    def forward():
+        one, other = beside(x * 3)
+        return one + other
+
+    return Case(forward, [x])
+
+
+@scenario("custom", "mul both add")
+def one_tensor_returned_twice() -> Case:
+    x = leaf(3)
+    both = FunctionNode(lambda value: [value.sin()] * 2, "both")
+
+    def forward():
+        one, other = both(x * 3)
+        return one + other
+
+    return Case(forward, [x])
+
+
 @scenario("custom", "mul one two two add")
 def nodes_inside_of_nodes() -> Case:
     x = leaf(3)
