@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from hookline import (
     SelectionError,
     capture,
 )
+from hookline.core.demand import demand
 from hookline.function_hooks import CaptureHook as FunctionCaptureHook
 from hookline.module_hooks import CaptureHook
 from hookline.torch_base.paths import roots
@@ -409,6 +411,27 @@ def test_an_output_that_occurs_twice_is_held_once():
     assert acts.nbytes == 16
 
 
+def test_a_container_that_takes_no_other_values_is_held_as_a_dict_of_its_leaves():
+    @dataclass(init=False)
+    class Locked:
+        x: object
+
+        def __init__(self, x):
+            self.held = x
+
+    Locked.x = property(lambda self: self.held)
+
+    class Locks(nn.Module):
+        def forward(self, x):
+            return Locked([x])
+
+    with capture(model := Locks(), what="output") as acts:
+        model(torch.ones(2))
+
+    assert list(acts[""].output) == [".x[0]"]
+    assert torch.equal(acts[""].output[".x[0]"], torch.ones(2))
+
+
 # Which calls.
 
 
@@ -635,6 +658,15 @@ def test_a_hook_on_one_module():
     assert len(hook.captured["0"]) == 1
 
 
+def test_paths_under_a_wrapper_are_those_of_the_model():
+    model = cnn()
+    with capture(nn.DataParallel(model), "0", "", what="output") as acts:
+        out = nn.DataParallel(model)(digits())
+
+    assert list(acts) == ["0", ""]
+    assert torch.equal(acts[""].output, out)
+
+
 # Scope.
 
 
@@ -659,6 +691,14 @@ def test_capturing_begins_at_once_and_ends_with_close():
 
     assert len(acts[""]) == 1
     assert not hookline.hooks_of(model)
+
+
+def test_r1_backwards_are_left_alone_if_no_gradient_is_wanted():
+    model = cnn()
+    with capture(model, what=("input", "output")):
+        assert demand.backward == 0
+        with capture(model, what="grad"):
+            assert demand.backward > 0
 
 
 def test_clear_forgets_and_goes_on():
@@ -1003,7 +1043,7 @@ def test_tensors_that_are_not_dense():
 def test_r10_options_are_checked():
     model = nn.ReLU()
     refused = [
-        ({"what": "ouput"}, HookValueError, "what='ouput' is unknown"),
+        ({"what": "outputs"}, HookValueError, "what='outputs' is unknown"),
         ({"what": ()}, HookValueError, "choose one or several"),
         ({"what": 3}, HookTypeError, "what= takes one or several of 'input'"),
         ({"calls": "some"}, HookValueError, "calls='some' is unknown; choose of 'all'"),
@@ -1072,8 +1112,8 @@ def test_r10_what_was_not_captured_is_told_from_what_did_not_arrive():
         _ = acts[""].grad
     with pytest.raises(CaptureError, match=r"the input of .* ask for it: what=\('input'"):
         _ = acts[""].input
-    with pytest.raises(CaptureError, match="'outptu' is nothing that can be captured"):
-        acts[""].first.get("outptu")
+    with pytest.raises(CaptureError, match="'outcome' is nothing that can be captured"):
+        acts[""].first.get("outcome")
     assert acts[""].grads == [None]
 
 

@@ -88,4 +88,4 @@ hookline.watch(linear, Watcher(), where=selection, prepend=True).close()
 hookline.watch(linear, "no hook")  # pyright: ignore[reportArgumentType]
 node = FunctionNode(torch.relu)
 node.add_hook(Functions())
-hookline.Typo  # pyright: ignore[reportAttributeAccessIssue, reportUnusedExpression]
+hookline.Typo  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnusedExpression]

@@ -41,7 +41,7 @@ class HookObject:
     needs_grad_input: bool = False
     joint: bool = False
     retain_inputs: bool = False
-    phases: Collection[Phase] | None = None
+    watched_phases: Collection[Phase] | None = None
     level: ClassVar[type[HookObject]]
     """The base class of the hook's level, whose callbacks are empty."""
 
@@ -129,7 +129,7 @@ def entries_of(hook: HookObject, base: type[HookObject], key: str | None) -> Cal
         hint = "; did you mean an instance of it?" if isinstance(hook, type) else ""
         msg = f"Hook must be of type {base.__name__}, not {given}{hint}"
         raise HookTypeError(msg)
-    phases = _CALLBACKS if hook.phases is None else hook.phases
+    phases = _CALLBACKS if hook.watched_phases is None else hook.watched_phases
     found = {phase: _overridden(hook, base, _CALLBACKS[phase]) for phase in phases}
     return partial(
         Entry,

@@ -80,7 +80,7 @@ class _Writer:
 
     def _call(self, call: CapturedCall, number: int) -> dict[str, Any]:
         values = {
-            what: self._node(call.raw(what), f"{call.name}#{number}.{what}") for what in call.whats
+            what: self._node(call.raw(what), f"{call.name}#{number}.{what}") for what in call.kinds
         }
         return {
             "index": call.index,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, overload
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from hookline.modules.replace import GradInput, bare_or_inputs
 from hookline.torch_base.tree import Tree, describe, leaves
 
 What: TypeAlias = Literal["input", "output", "grad", "grad_input"]
-WHATS: tuple[What, ...] = ("input", "output", "grad", "grad_input")
+KINDS: tuple[What, ...] = ("input", "output", "grad", "grad_input")
 
 _NAMES: dict[str, str] = {
     "input": "input",
@@ -158,9 +158,9 @@ class CapturedCall:
         return dict(leaves(args, by_position) + leaves(kwargs, f"{what}.kwargs"))
 
     @property
-    def whats(self) -> list[What]:
+    def kinds(self) -> list[What]:
         """What there is of it: `"output"` and so on."""
-        return [what for what in WHATS if what in self.values]
+        return [what for what in KINDS if what in self.values]
 
     @property
     def nbytes(self) -> int:
@@ -173,7 +173,7 @@ class CapturedCall:
 
     def _missing(self, what: str) -> str:
         if what not in _NAMES:
-            return f"{what!r} is nothing that can be captured; choose of {', '.join(WHATS)}"
+            return f"{what!r} is nothing that can be captured; choose of {', '.join(KINDS)}"
         if what.startswith("grad"):
             return (
                 f"no {_NAMES[what]} of {self.describe()} was captured: either it was not asked for "
@@ -190,7 +190,7 @@ class CapturedCall:
         return f"<CapturedCall {self.describe()}: {shown}>"
 
 
-class Captured(Sequence[CapturedCall]):
+class Captured:
     """What was captured of one module or function: a sequence of its calls.
 
     `.output` and the like give the value of the only call; where there were several they raise,
@@ -226,12 +226,8 @@ class Captured(Sequence[CapturedCall]):
         """All paths of the module, where it is shared."""
         return self.about.paths
 
-    @overload
-    def __getitem__(self, place: int) -> CapturedCall: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[CapturedCall]: ...
-    def __getitem__(self, place: int | slice) -> CapturedCall | Sequence[CapturedCall]:
-        return list(self.held)[place]
+    def __getitem__(self, place: int) -> CapturedCall:
+        return self.held[place]
 
     def __len__(self) -> int:
         return len(self.held)

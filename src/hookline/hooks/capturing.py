@@ -15,7 +15,7 @@ from hookline.core.notes import control_flow
 from hookline.core.patterns import FunctionPattern
 from hookline.core.phases import Phase
 from hookline.errors import CaptureError, HookTypeError, HookValueError
-from hookline.hooks.captured import WHATS, CapturedCall, What
+from hookline.hooks.captured import KINDS, CapturedCall, What
 from hookline.hooks.keep import Keep
 from hookline.hooks.store import Calls, Captures, Overflow, Store
 
@@ -102,7 +102,7 @@ class Capturing:
     """What the capture hooks of both levels have in common."""
 
     needs_grad_input: bool = False
-    phases: Collection[Phase] | None = None
+    watched_phases: Collection[Phase] | None = None
 
     def __init__(  # noqa: PLR0913 - one keyword for each thing that may be asked for
         self,
@@ -128,7 +128,7 @@ class Capturing:
         self._pending: Final[WeakKeyDictionary[Call, Any]] = WeakKeyDictionary()
         self._goal: Goal | None = None
         self.needs_grad_input = "grad_input" in self._what
-        self.phases = _phases(self._what)
+        self.watched_phases = _phases(self._what)
 
     @property
     def captured(self) -> Captures:
@@ -210,10 +210,10 @@ class Capturing:
 def _checked(what: Any) -> frozenset[str]:
     several = {what} if isinstance(what, str) else set(what) if _is_collection(what) else None
     if several is None:
-        msg = f"what= takes one or several of {', '.join(map(repr, WHATS))}, not {what!r}"
+        msg = f"what= takes one or several of {', '.join(map(repr, KINDS))}, not {what!r}"
         raise HookTypeError(msg)
-    if not several or not several.issubset(WHATS):
-        msg = f"what={what!r} is unknown; choose one or several of {', '.join(map(repr, WHATS))}"
+    if not several or not several.issubset(KINDS):
+        msg = f"what={what!r} is unknown; choose one or several of {', '.join(map(repr, KINDS))}"
         raise HookValueError(msg)
     return frozenset(several)
 

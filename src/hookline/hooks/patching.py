@@ -39,7 +39,7 @@ Plan = Callable[[Any], Sequence[Placed]]
 class Patching:
     """What the patch hooks of both levels have in common."""
 
-    phases: Collection[Phase] | None = None
+    watched_phases: Collection[Phase] | None = None
     joint: bool = False
     _first = False
 
@@ -64,7 +64,7 @@ class Patching:
         targets = {edit.target for edit in self.edits}
         self._patches_output = "output" in targets
         self.joint = "grad" in targets
-        self.phases = _phases(targets, begins=self._counts or self._first)
+        self.watched_phases = _phases(targets, begins=self._counts or self._first)
 
     def _begin(self, call: Any, key: Hashable) -> None:
         """Number a call whose forward begins."""

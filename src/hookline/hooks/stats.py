@@ -130,7 +130,7 @@ class ModuleStatsHook(Statistics, ModuleHook):
             scaler=scaler,
         )
         wanted = {Phase.FORWARD: activations or parameters, Phase.BACKWARD: gradients}
-        self.phases = _phases(wanted)
+        self.watched_phases = _phases(wanted)
         self._updates = Updates(every) if parameters else None
         self._registered = 0
 
@@ -213,7 +213,7 @@ class FunctionStatsHook(Statistics, FunctionHook):
             histogram=histogram,
             scaler=scaler,
         )
-        self.phases = _phases({Phase.FORWARD: activations, Phase.BACKWARD: gradients})
+        self.watched_phases = _phases({Phase.FORWARD: activations, Phase.BACKWARD: gradients})
 
     def forward_postprocess(
         self, function: FunctionCall, in_data: tuple[Tensor | None, ...]

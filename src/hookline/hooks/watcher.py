@@ -53,7 +53,7 @@ class Watcher:
             msg = "forward=False and backward=False leave nothing to look at"
             raise HookValueError(msg)
         # The backward needs to know what each call was given.
-        self.phases = tuple(Phase) if backward else (Phase.FORWARD_PRE, Phase.FORWARD)
+        self.watched_phases = tuple(Phase) if backward else (Phase.FORWARD_PRE, Phase.FORWARD)
         self._action = action
         self._forward = forward
         self._backward = backward
