@@ -229,6 +229,22 @@ def test_the_model_becomes_the_root(net, x):
     assert seen == [("Net", "one"), ("Net", "one")]
 
 
+def test_a_part_of_a_model_may_be_the_root(x):
+    """It is the root of what runs outside of the larger model."""
+    roots_seen = []
+
+    class Root(ModuleHook):
+        def forward_preprocess(self, call):
+            roots_seen.append((call.root, call.path))
+
+    with Calls():  # so that it is known what is put into what
+        outer = nn.Sequential(Net())
+    with watch(outer[0], Root(), where="one"):
+        outer[0].one(x)
+        outer(x)
+    assert roots_seen == [("Net", "one"), ("Sequential", "0.one")]
+
+
 def test_several_hooks_run_in_the_given_order(net, x):
     """Each under its own name, or the one that `renamed` gives."""
     order = []

@@ -128,7 +128,7 @@ def test_what_comes_up_between_modules_is_laid_to_the_module_around():
         model(torch.tensor([[0.0, 1.0, 2.0]]))
     first, second, third = nonfinite.rows()
     assert (first.path, first.verdict, first.leaf) == ("1", "producer", "args[0] of 1.after[0]")
-    assert (first.inf, first.position) == (1, (0, 0))
+    assert (first.inf, first.position, first.times) == (1, (0, 0), 1)
     assert (second.path, second.verdict) == ("1.after", "propagator")
     assert (third.path, third.verdict, third.cause) == ("", "propagator", "1")
     assert nonfinite.first == first
@@ -482,7 +482,68 @@ def test_outputs_whose_gradients_come_late_are_looked_at_too():
         Uses()(torch.zeros(2, requires_grad=True)).backward()
     rows = {row.path: row for row in nonfinite.rows()}
     assert rows[""].verdict == "producer"
-    assert rows["two"].leaf == "grad_output[0]"
+    assert (rows["two"].leaf, rows["two"].times) == ("grad_output[0]", 1)
+
+
+def test_a_function_that_gave_bad_gradients_on_explains_those_of_its_inputs():
+    """Of two uses of a tensor, one passes on what came from behind: the other is not to blame."""
+    x = torch.zeros(2, requires_grad=True)
+    with FunctionNonFiniteHook() as nonfinite:
+        y = x * 2
+        other = y.exp()
+        passes = y + 1
+        ((passes - 1).sqrt().sum() + other.sum()).backward()
+    assert [(row.name, row.verdict) for row in nonfinite.rows()] == [
+        ("sqrt", "producer"),
+        ("sub", "propagator"),
+        ("add", "propagator"),
+        ("mul", "propagator"),
+    ]
+
+
+def test_an_in_place_function_on_bad_data_is_a_propagator():
+    """What it overwrites is looked at before."""
+    x = torch.tensor([math.nan, 1.0])
+    with FunctionNonFiniteHook() as nonfinite:
+        x.mul_(2)
+        x.log_()
+    assert [(row.name, row.verdict) for row in nonfinite.rows()] == [
+        ("mul_", "propagator"),
+        ("log_", "propagator"),
+    ]
+
+
+def test_what_was_reported_is_no_mask_although_it_looks_like_one():
+    """log of a one-hot tensor, handed on: the next function is a propagator, not the producer."""
+    x = torch.eye(2)
+    with FunctionNonFiniteHook() as nonfinite:
+        torch.mm(x.log(), x)
+    assert [(row.name, row.verdict) for row in nonfinite.rows()] == [
+        ("log", "producer"),
+        ("mm", "propagator"),
+    ]
+
+
+def test_a_gradient_is_added_up_once(monkeypatch):
+    """A tensor that one module gave and the next was given has one gradient, and one sum."""
+    from hookline.hooks import watcher
+
+    model = nn.Sequential(nn.Tanh(), nn.Tanh(), nn.Tanh())
+    sums = []
+    plain = watcher.is_finite
+    monkeypatch.setattr(watcher, "is_finite", lambda values: sums.append(values) or plain(values))
+    with ModuleNonFiniteHook(forward=False):
+        model(torch.ones(2, requires_grad=True)).sum().backward()
+    assert len(sums) == 3
+
+
+def test_functions_of_earlier_backwards_are_forgotten():
+    """Who used what is known for one backward only."""
+    x = torch.ones(2, requires_grad=True)
+    with FunctionNonFiniteHook() as nonfinite:
+        for _ in range(5):
+            (x * 2).exp().sum().backward()
+    assert [function.name for function in nonfinite._ran] == ["sum", "exp", "mul"]
 
 
 def test_an_unrecorded_backward_tells_propagators():
@@ -603,6 +664,16 @@ def test_functions_that_move_masked_values_raise_no_alarm():
         torch.cat([scores, torch.rand(1, 5, 5)]).repeat(2, 1, 1)
         F.pad(scores, (0, 2), value=-INF)
         scores[:, :1, 1:].max(-1)
+    assert nonfinite.rows() == []
+
+
+def test_masks_that_are_changed_in_place_raise_no_alarm():
+    """What is overwritten was a mask before."""
+    mask = causal(5)
+    with FunctionNonFiniteHook("raise") as nonfinite:
+        mask.mul_(1.0)
+        mask.tril_(3)
+        torch.zeros(5, 5).add_(mask)
     assert nonfinite.rows() == []
 
 
@@ -1210,12 +1281,15 @@ def test_r5_no_tensor_outlives_its_pass(hook_class):
 
 
 @BOTH
-def test_a_removed_hook_looks_no_more(hook_class):
-    """Forward inside, backward outside of the scope: nothing is found in backward."""
+def test_a_removed_hook_looks_no_more(hook_class, monkeypatch):
+    """Forward inside, backward outside of the scope: nothing is looked at in backward."""
+    from hookline.hooks import watcher
+
     model = nn.Sequential(diagonal(2), Apply(torch.sqrt), diagonal(2))
     with hook_class() as nonfinite:
         out = model(torch.zeros(1, 2))
-    with ModuleNonFiniteHook().renamed("another"):
+    monkeypatch.setattr(watcher, "is_finite", lambda values: pytest.fail("it is not on"))
+    with hookline.module_hooks.TimerHook():
         out.sum().backward()
     assert nonfinite.rows() == []
 

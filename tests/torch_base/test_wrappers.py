@@ -238,6 +238,20 @@ def test_a_compiled_model_is_one_call_of_the_model(wrap, x):
     assert torch.equal(out, net(x))
 
 
+def test_hooks_on_a_compiled_model_itself(x):
+    """Registered before the first call or later, they see it, and change what it gives."""
+    net = Net()
+    wrapped, own = compiled(net), Events()
+    plain = net(x)
+    with (
+        add_hook(wrapped, own),
+        register_forward_hook(wrapped, lambda module, args, out: out + 1),
+        register_forward_hook(net.head, lambda module, args, out: out * 2),
+    ):
+        assert torch.equal(wrapped(x), plain * 2 + 1)
+    assert [row[:4] for row in own.take()] == [("forward", "Net", "", "Net")]
+
+
 def test_a_compiled_part_is_one_call(x):
     """What is around it is seen as ever."""
     net = Net()

@@ -174,11 +174,9 @@ class Judge:
 
     def peeked(self, peek: Peek, look: Look) -> None:
         """Judge the gradient of an input, by the calls that the input was given to."""
-        ran = [(c, name) for c, name in peek.uses if self.state(c).given_bad is not None]
-        around = {id(above) for call, _ in ran for above in calls_around(call)}
-        inner = [(call, name) for call, name in ran if id(call) not in around]
-        if inner and not any(self.state(call).given_bad for call, _ in inner):
-            call, name = max(inner, key=lambda use: use[0].start)
+        ran = [use for use in peek.uses if self.state(use[0]).given_bad is not None]
+        if ran and not any(self.state(call).given_bad for call, _ in ran):
+            call, name = max(ran, key=lambda use: use[0].start)  # the innermost, the last
             self._made(call, _grad_input(name), look)
 
     def between(self, call: FunctionCall, ran: Iterable[FunctionCall], look: Look) -> None:
@@ -191,7 +189,7 @@ class Judge:
         """
         uses = [
             (user, place)
-            for user in ran
+            for user in list(ran)  # another thread may add to them
             if user.thread == call.thread
             for place, edge in enumerate(self.state(user).edges)
             if edge is not None and call.start <= edge < call.stop

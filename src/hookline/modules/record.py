@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hookline.modules.call import ModuleCall
 
 
-Isolated = list[tuple[Tensor, Tensor, int]]
+Isolated = list[tuple[Tensor, Tensor, int | None]]
 
 
 def isolate_inputs(call: ModuleCall) -> Isolated:
