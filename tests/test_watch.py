@@ -229,20 +229,14 @@ def test_the_model_becomes_the_root(net, x):
     assert seen == [("Net", "one"), ("Net", "one")]
 
 
-def test_a_part_of_a_model_may_be_the_root(x):
-    """It is the root of what runs outside of the larger model."""
-    roots_seen = []
-
-    class Root(ModuleHook):
-        def forward_preprocess(self, call):
-            roots_seen.append((call.root, call.path))
-
-    with Calls():  # so that it is known what is put into what
+def test_a_part_of_a_larger_model_is_watched_by_its_own_names(x):
+    """Patterns and the selection go by the model given; events by the topmost that is known."""
+    with Calls() as calls:  # so that it is known what is put into what
         outer = nn.Sequential(Net())
-    with watch(outer[0], Root(), where="one"):
-        outer[0].one(x)
+    with watch(outer[0], calls, where="on?") as watched:
         outer(x)
-    assert roots_seen == [("Net", "one"), ("Sequential", "0.one")]
+    assert watched.selection.paths == ("one",)
+    assert calls.take() == ["0.one"]
 
 
 def test_several_hooks_run_in_the_given_order(net, x):

@@ -786,6 +786,20 @@ def test_first_keeps_gradients_and_goes_with_gradient_edits(mlp):
     torch.testing.assert_close(run(first=True), run())
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_c11_what_an_edit_computes_fires_no_hooks(mlp, first):
+    """Function hooks see the model's functions only, wherever the edit is made."""
+    seen = []
+
+    class Log(hookline.FunctionHook):
+        def forward_preprocess(self, function, in_data):
+            seen.append(function.label)
+
+    with patch(mlp, {"0": [add(1.0), lambda t: t.sin()]}, first=first), Log():
+        mlp(X)
+    assert seen == ["0:linear[0]", "1:relu[0]", "2:linear[0]"]
+
+
 def test_first_works_inside_the_wrapper_of_a_layer():
     """A layer with value hooks is changed once."""
     layer, hooks = hookline.with_hooks(nn.Identity())

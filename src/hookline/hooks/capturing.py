@@ -122,6 +122,7 @@ class Capturing:
             reduce=reduce, dtype=dtype, device=device, copy=copy, graph=keep_graph
         )
         self.store = Store(calls, limit, overflow)
+        self._takes_input: Final = "input" in self._what
         self._takes_output: Final = "output" in self._what
         self._follows: Final = "grad" in self._what or "grad_input" in self._what
         self._mark: Final = f"_captured_{next(_numbers)}"
@@ -164,7 +165,7 @@ class Capturing:
             return
         bare = isinstance(out, Tensor)
         captured = CapturedCall(entry.about, running, call.index, bare=bare)
-        if self._pending and call in self._pending:
+        if self._takes_input and call in self._pending:
             captured.put("input", *self._pending.pop(call))
         if self._takes_output:
             if bare and self._keep.plain:
