@@ -10,6 +10,8 @@ from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
 
+from hookline.modules.places import everywhere as module_hooks
+from hookline.modules.places import table
 from hookline.torch_base.paths import roots
 
 torch.set_num_threads(1)  # waiting threads make a busy small machine many times slower
@@ -20,11 +22,18 @@ def _first_of_their_names(_: object) -> None:
     roots.clear()
 
 
+def _no_hooks_left(_: object) -> None:
+    """Examples are short and leave hooks on; the tests that follow want none."""
+    for registry in (*table.values(), module_hooks):
+        registry.clear()
+
+
 _docs = Sybil(
     parsers=[SkipParser(), PythonCodeBlockParser(doctest_optionflags=ELLIPSIS)],
     patterns=["*.md"],
     excludes=["CHANGELOG.md", "CONTRIBUTING.md"],
     setup=_first_of_their_names,
+    teardown=_no_hooks_left,
 )
 
 
@@ -34,6 +43,7 @@ _docstrings = Sybil(
     patterns=["*.py"],
     excludes=["tests/*", "examples/*", "benchmarks/*", "conftest.py"],
     setup=_first_of_their_names,
+    teardown=_no_hooks_left,
     document_types={".py": PythonDocStringDocument},
 )
 

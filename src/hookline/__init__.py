@@ -147,8 +147,10 @@ else:
 
     sys.modules[__name__].__class__ = _Package
 
+    __all__ = [*_HOME_OF, *_MODULES, "__version__"]  # noqa: PLE0604 - all that is loaded late
+
     def __dir__() -> list[str]:
-        return [*_HOME_OF, *_MODULES, "__version__"]
+        return __all__
 
     def __getattr__(name: str) -> object:
         from importlib import import_module

@@ -51,7 +51,8 @@ def watch(
     they are left out where a pattern means them among others, and refused where one names them.
 
     Args:
-        model: the model, or a wrapper of it; it becomes the root of all that it contains.
+        model: the model, or a wrapper of it; it becomes the root of what it contains, where it is
+            not known to be a part of a larger one.
         *hooks: the hooks, each registered under its own name or that of `hook.renamed("name")`.
             `added(module)` is called for each module, `added(None)` for function hooks, and the
             same with `deleted` when they are removed.

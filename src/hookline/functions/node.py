@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+import torch
+
 from hookline.core.entry import EMPTY
 from hookline.core.handle import HookHandle
 from hookline.core.registry import HookRegistry
@@ -46,6 +48,10 @@ class FunctionNode:
     def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
         if not callable(function):
             msg = f"FunctionNode takes a callable, not {type(function).__name__}: {function!r}"
+            raise HookTypeError(msg)
+        if isinstance(function, type) and issubclass(function, torch.autograd.Function):
+            name = function.__name__
+            msg = f"{name} is a class and not called itself; give FunctionNode({name}.apply)"
             raise HookTypeError(msg)
         self.function: Final = function
         self.name: Final = name or _name_of(function)

@@ -36,6 +36,10 @@ class GradInput(tuple[Any, ...]):  # noqa: SLOT001 - a tuple subclass has its at
         self.kwargs = kwargs
         return self
 
+    def __repr__(self) -> str:
+        named = f", kwargs={self.kwargs!r}" if self.kwargs else ""
+        return f"GradInput({tuple(self)!r}{named})"
+
 
 def bare_or_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a value hook gets: the bare value of a single positional argument, else `Inputs`."""

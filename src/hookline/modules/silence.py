@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
@@ -52,12 +53,13 @@ class Reasons:
     def __init__(
         self,
         model: nn.Module | None,
-        seats: Mapping[Key[nn.Module], tuple[str, ...]],
+        seats: Mapping[Any, tuple[str, ...]],
         ran: Collection[object],
     ) -> None:
         self._model = model
         self._seats = seats
         self._ran = ran
+        self._ran_at = sorted(path for key in ran for path in seats.get(key, ()))
 
     def of(self, path: str, module: nn.Module | None) -> Reason:
         """The likely cause for a module that never ran.
@@ -113,17 +115,9 @@ class Reasons:
 
     def _bypassed(self, path: str, module: nn.Module) -> Reason | None:
         prefix = f"{path}." if path else ""
-        inner = next(
-            (
-                p
-                for key, paths in self._seats.items()
-                if key in self._ran
-                for p in paths
-                if p.startswith(prefix)
-            ),
-            None,
-        )
-        if inner is not None:
+        at = bisect_left(self._ran_at, prefix)
+        inner = next(iter(self._ran_at[at : at + 1]), "")
+        if inner and inner.startswith(prefix):
             advice = (
                 f"{inner!r} in it ran: its forward() was called directly, or somebody else calls "
                 "the modules in it; call the module itself"
