@@ -844,6 +844,33 @@ def test_c8_forward_outside_backward_inside(how):
     assert all(map(torch.equal, expected, (leaf.grad for leaf in leaves)))
 
 
+def test_c8_a_graph_that_two_threads_recorded():
+    """Autograd numbers the nodes of each thread anew: each function begins at its own nodes."""
+    first = FunctionNode(lambda x: torch.sin(x * 2) + 1, "first")
+    second = FunctionNode(lambda x: torch.cos(x * 3) * 4, "second")
+    seen = {}
+
+    def work(node, x):
+        with doing("backward", lambda *_: None):
+            return node(x)
+
+    def in_a_new_thread(node, x):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(work, node, x).result()
+
+    x, one = value(), torch.ones(3)
+    y = in_a_new_thread(first, x)
+    out = in_a_new_thread(second, y)
+    with doing("backward_pre", lambda f, _, grads: seen.update({f.name: (f, grads[0])})):
+        out.backward(one)
+
+    (one_call, grad), (other_call, one_grad) = seen["first"], seen["second"]
+    assert range(max(one_call.start, other_call.start), min(one_call.stop, other_call.stop))
+    assert torch.equal(one_grad, one)
+    assert torch.equal(grad, torch.sin(y.detach() * 3) * -12)
+    assert list(seen) == ["second", "first"]
+
+
 @pytest.mark.parametrize("how", RUNS)
 def test_c8_forward_inside_and_all_ways_to_run_a_backward(how):
     """Recorded functions have the same events however the backward is started."""
@@ -1279,3 +1306,27 @@ def test_p6_a_hook_that_is_removed_is_never_called_again():
 
     assert names_at(last.events, "backward_pre") == ["sum"]
     assert names_at(last.events, "backward") == ["sum"]
+
+
+# ------------------------------------------------------------------- R5: nothing stays behind
+
+
+def test_r5_nothing_stays_on_a_graph_that_lives_on():
+    """After a backward that retains the graph, no hook of ours and no gradient is left on it."""
+    x, held = value(), []
+
+    def look(function, in_data, out_grad):
+        held.extend(weakref.ref(each) for each in (function.window, *out_grad))
+
+    out = torch.relu(x * 2).sum()
+    with doing("backward", look):
+        gc.disable()
+        try:
+            recorded = torch.relu(x * 2).sum()
+            for graph in (out, recorded):
+                graph.backward(retain_graph=True)
+            assert [ref() for ref in held] == [None] * len(held)
+        finally:
+            gc.enable()
+
+    assert len(held) == 12

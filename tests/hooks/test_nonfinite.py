@@ -255,6 +255,15 @@ def test_a_sum_that_overflows_is_no_finding():
 
 
 @BOTH
+def test_a_sum_of_inputs_that_overflows_does_not_excuse_the_producer(hook_class):
+    """The input is finite although its sum is not: what comes out of it was made there."""
+    x = torch.full((4, 4), 3e38)
+    with hook_class() as nonfinite:
+        Apply(lambda x: x * 10)(x)
+    assert (nonfinite.first.verdict, nonfinite.first.inf) == ("producer", 16)
+
+
+@BOTH
 def test_in_place_modules_and_functions_are_judged_by_what_was_there_before(hook_class):
     """`log_` of zero produces; `relu_` of NaN passes on: both overwrite the evidence."""
 
@@ -462,7 +471,8 @@ def test_a_bad_gradient_stays_one_finding_until_it_is_zeroed(hook_class):
         assert [r.leaf for r in nonfinite.rows() if r.direction == "backward"] == [row.leaf]
 
 
-def test_outputs_whose_gradients_come_late_are_looked_at_too():
+@pytest.mark.parametrize("swapped", [False, True])
+def test_outputs_whose_gradients_come_late_are_looked_at_too(swapped):
     """A module with two outputs: the gradient of one is not there when the backward begins."""
 
     class Two(nn.Module):
@@ -475,14 +485,15 @@ def test_outputs_whose_gradients_come_late_are_looked_at_too():
             self.two = Two()
 
         def forward(self, x):
-            first, second = self.two(x)
+            outputs = self.two(x)
+            first, second = reversed(outputs) if swapped else outputs
             return second.sum() + first.sqrt().sum()
 
     with ModuleNonFiniteHook() as nonfinite:
         Uses()(torch.zeros(2, requires_grad=True)).backward()
     rows = {row.path: row for row in nonfinite.rows()}
     assert rows[""].verdict == "producer"
-    assert (rows["two"].leaf, rows["two"].times) == ("grad_output[0]", 1)
+    assert (rows["two"].leaf, rows["two"].times) == (f"grad_output[{int(swapped)}]", 1)
 
 
 def test_a_function_that_gave_bad_gradients_on_explains_those_of_its_inputs():
@@ -751,6 +762,22 @@ def test_a_mask_that_is_given_does_not_excuse_the_log_of_zero(hook_class):
         assert nonfinite.first.name == "log"
 
 
+def test_an_overwritten_input_explains_nothing():
+    """The module's own `log_` stands in the input when the output is looked at."""
+    x = torch.eye(2)
+    with ModuleNonFiniteHook() as nonfinite, torch.no_grad():
+        Apply(lambda x: x.log_().view(-1).view(2, 2))(x)
+    assert (nonfinite.first.verdict, nonfinite.first.inf) == ("producer", 2)
+
+
+def test_a_conversion_that_overflows_downwards_is_told():
+    """-1e39 has no place in 32 bits: `to` only moves values, but this one it made."""
+    x = torch.tensor([-1e39, 1.0], dtype=torch.float64)
+    with FunctionNonFiniteHook() as nonfinite:
+        x.to(torch.float32)
+    assert (nonfinite.first.name, nonfinite.first.verdict) == ("to", "producer")
+
+
 @BOTH
 def test_a_row_that_is_masked_as_a_whole_is_an_alarm(hook_class):
     """softmax over nothing but -inf is NaN: the softmax made it, the mask is no bad input."""
@@ -921,6 +948,28 @@ def test_recomputed_forwards_are_counted_once():
         assert [row.times for row in nonfinite.rows()] == [1]
 
 
+def test_sharded_parameters_are_read_as_far_as_they_are_here(tmp_path):
+    """`fully_shard`: a NaN in a DTensor's part in this process is a bad parameter."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        with ModuleNonFiniteHook() as nonfinite:
+            model(torch.randn(5, 4)).sum().backward()
+            assert nonfinite.rows() == []
+            with torch.no_grad():
+                model[1].weight.to_local()[0, 0] = math.nan
+            model(torch.randn(5, 4)).sum().backward()
+    finally:
+        dist.destroy_process_group()
+    assert (nonfinite.first.path, nonfinite.first.cause) == ("1", "1.weight")
+
+
 # Actions.
 
 
@@ -1039,12 +1088,12 @@ class Overflowing(nn.Module):
 
 
 @BOTH
-@pytest.mark.parametrize("clip", [False, True])
-def test_an_overflow_that_the_scaler_skips_is_expected(hook_class, clip):
+@pytest.mark.parametrize("how", ["plain", "clipped", "fused"])
+def test_an_overflow_that_the_scaler_skips_is_expected(hook_class, how):
     """GradScaler: inf gradients are kept, with the scale; nothing is raised."""
     torch.manual_seed(0)
     model = Overflowing()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=how == "fused")
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**17, growth_interval=1000)
     x = torch.rand(8, 4)
     scales = []
@@ -1052,7 +1101,7 @@ def test_an_overflow_that_the_scaler_skips_is_expected(hook_class, clip):
         for _ in range(5):
             scales.append(scaler.get_scale())
             scaler.scale(model(x).float()).backward()
-            if clip:
+            if how == "clipped":
                 scaler.unscale_(optimizer)
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             scaler.step(optimizer)
@@ -1088,6 +1137,22 @@ def test_an_optimizer_that_goes_ahead_with_overflowed_gradients_is_stopped(hook_
             optimizer.step()
     assert torch.equal(model.head.weight, before)
     assert nonfinite.rows()[0].skipped is False
+
+
+def test_another_optimizer_may_step_meanwhile():
+    """Two optimizers under one scaler: one overflows and is skipped, the other's step is fine."""
+    bad, good = Overflowing(), nn.Linear(4, 1)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (good, bad)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**17)
+    before = good.weight.detach().clone()
+    x = torch.rand(8, 4)
+    with ModuleNonFiniteHook("raise", scaler=scaler) as nonfinite:
+        scaler.scale(bad(x).float() + good(x).mean() * 1e-3).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        assert nonfinite.first.skipped is True
+    assert not torch.equal(good.weight, before)
 
 
 def test_a_scaler_that_is_off_excuses_nothing():
@@ -1169,6 +1234,37 @@ def test_on_a_device_what_is_gone_is_named_all_the_same(late):
     assert (row.path, row.verdict, row.leaf, row.shape) == ("1", "producer", "output", (1, 3))
     assert (row.nan, row.inf, row.position) == (None, None, None)
     assert hookline.hooks.findings.in_words(row).count("gone before") == 1
+
+
+def test_on_a_device_what_was_overwritten_is_named_all_the_same(late):
+    """The output is there, but no longer as it was."""
+    model = nn.Sequential(Apply(torch.log), Apply(lambda x: x.exp_()))
+    with ModuleNonFiniteHook() as nonfinite, torch.no_grad():
+        out = model(torch.tensor([[0.0, 1.0, 4.0]]))
+    assert out.isfinite().all()
+    assert (nonfinite.first.path, nonfinite.first.nan) == ("0", None)
+
+
+def test_on_a_device_no_more_than_a_bound_is_in_line(late, monkeypatch):
+    """Where no root ends and no direction turns, sums are read after so many."""
+    from hookline.hooks import looks
+
+    monkeypatch.setattr(looks.Line, "LIMIT", 4)
+    with FunctionNonFiniteHook() as nonfinite:
+        x = torch.ones(2)
+        for _ in range(6):
+            x = x * 2
+        assert late
+        assert nonfinite.rows() == []
+
+
+def test_on_a_device_reset_drops_what_is_in_line(late):
+    """What was looked at before is no finding after."""
+    x = torch.zeros(2)
+    with FunctionNonFiniteHook() as nonfinite:
+        x.log()
+        nonfinite.reset()
+        assert nonfinite.rows() == []
 
 
 def test_on_a_device_verdicts_are_those_at_once(late, case):

@@ -135,6 +135,34 @@ def test_an_error_while_looking_comes_out_of_backward():
         model(torch.randn(2, requires_grad=True)).sum().backward()
 
 
+def test_tensors_of_one_node_are_told_apart():
+    """Two outputs of one function, each given to a module: two gradients."""
+    x = torch.randn(4, requires_grad=True)
+    low, high = (x * 1).chunk(2)
+    with Looker() as looker:
+        (nn.Tanh()(high).sum() + nn.Sigmoid()(low).sum()).backward()
+    assert len(looker.seen) == 2
+    assert sum(torch.equal(g, x.grad[:2]) for _, g in looker.seen) == 1
+    assert sum(torch.equal(g, x.grad[2:]) for _, g in looker.seen) == 1
+
+
+def test_modules_called_in_a_look_fire_no_hooks():
+    """They are part of the hook (C11)."""
+
+    class Calls(Looker):
+        def forward_preprocess(self, call):
+            self.seen.append(call.type)
+            peek(call, [("x", call.args[0])], self, Calls.look)
+
+        def look(self, which, gradient):
+            nn.Sigmoid()(gradient)
+
+    x = torch.randn(2, requires_grad=True)
+    with Calls() as looker:
+        nn.Tanh()(x * 1).sum().backward()
+    assert looker.seen == ["Tanh"]
+
+
 def test_functions_of_a_look_fire_no_hooks():
     """What is computed in a look is no function of the program's (C11)."""
     names = []

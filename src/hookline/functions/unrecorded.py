@@ -36,7 +36,7 @@ def add_unrecorded(run: Run, group: list[Visit], windows: dict[Call, Window]) ->
         group: the nodes of one thread that will run, in that order; marks are added to them.
         windows: the calls that take part; the new ones are added.
     """
-    if not lineup_of(run.thread).watches_backward or _is_part_of_a_function():
+    if not lineup_of(run.thread).watches_backward or _is_part_of_a_function(run):
         return
     recorded = _Ranges([call for call in windows if isinstance(call, FunctionCall)])
     modules = _Modules([call for call in windows if not isinstance(call, FunctionCall)])
@@ -51,10 +51,10 @@ def add_unrecorded(run: Run, group: list[Visit], windows: dict[Call, Window]) ->
         group[place] = visit._replace(marks=[*marks, *visit.marks])
 
 
-def _is_part_of_a_function() -> bool:
-    """Whether the run is called by the backward of a function, to which it then belongs."""
+def _is_part_of_a_function(run: Run) -> bool:
+    """Whether the run is called by the forward or backward of a function, so belongs to it."""
     node = current_node()
-    return node is not None and not is_reentrant_checkpoint(node)
+    return run.hidden or (node is not None and not is_reentrant_checkpoint(node))
 
 
 def _is_no_function(node: Any) -> bool:

@@ -77,7 +77,7 @@ def examine(tensor: Tensor) -> Found | None:
     if not any(counts):
         return None
     place = int(wrong.flatten().to(torch.uint8).argmax())
-    masks = not counts[0] and not values.is_complex() and bool((values[wrong] < 0).all())
+    masks = not values.is_complex() and bool((values[wrong] < 0).all())
     position = _position(tensor, values, place)
     return described(tensor)._replace(nan=counts[0], inf=counts[1], position=position, masks=masks)
 

@@ -136,13 +136,6 @@ class Line:
         if self._count >= self.LIMIT:
             self.read()
 
-    def then(self, do: Callable[[], None]) -> None:
-        """Do something in its turn: now, if nothing is in line."""
-        if self._waiting:
-            self._waiting.append(([], do))
-        else:
-            do()
-
     def read(self) -> None:
         """Read all sums, with one wait for each device, and go on with what waited for them."""
         waiting, self._waiting, self._count = self._waiting, [], 0

@@ -102,8 +102,7 @@ class ModuleNonFiniteHook(Watcher, ModuleHook):
         """Look at the gradients of the outputs."""
         self._turn("backward")
         state = self._judge.state(call)
-        state.seen = ()
-        self._line.then(partial(_begin, state))
+        state.seen, state.given_bad = (), False
         self._look_at_gradients(call, state)
 
     def backward_postprocess(self, call: ModuleCall) -> None:
@@ -132,10 +131,6 @@ class ModuleNonFiniteHook(Watcher, ModuleHook):
         """Read what is in line where the root's forward or backward ends."""
         if call.path == "" and call.parent is None:
             self._line.read()
-
-
-def _begin(state: State) -> None:
-    state.given_bad = False
 
 
 class FunctionNonFiniteHook(Watcher, FunctionHook):
@@ -211,7 +206,7 @@ class FunctionNonFiniteHook(Watcher, FunctionHook):
         """Look at the gradients of the outputs."""
         if self._turn("backward"):
             self._ran.clear()
-        self._line.then(partial(_begin, self._judge.state(function)))
+        self._judge.state(function).given_bad = False
         for place, tensor in enumerate(out_grad):
             if tensor is not None:
                 leaf = f"grad_output[{place}]"

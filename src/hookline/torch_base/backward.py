@@ -73,6 +73,8 @@ class Run:
 
     def __init__(self, thread: Thread, outer: Run | None, *, create_graph: bool) -> None:
         self.thread: Final = thread
+        self.hidden: Final = thread.hidden
+        """Whether it is called inside of a function, and is part of it."""
         self._create_graph: Final = create_graph
         self.repeats: Final = Repeats() if outer is None else outer.repeats
         self._notes: Final = thread.notes

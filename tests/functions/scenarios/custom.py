@@ -171,6 +171,13 @@ def an_input_returned_beside_another_output() -> Case:
     return Case(forward, [x])
 
 
+@scenario("custom", "mul (beside) add")
+def an_input_returned_beside_an_output_that_is_not_used() -> Case:
+    x = leaf(3)
+    beside = FunctionNode(lambda value: (value, value * 2), "beside")
+    return Case(lambda: beside(x * 3)[0] + 1, [x])
+
+
 @scenario("custom", "mul both add")
 def one_tensor_returned_twice() -> Case:
     x = leaf(3)

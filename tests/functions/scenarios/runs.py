@@ -53,6 +53,19 @@ def backward_of_another_graph() -> Case:
     return Case(forward, [x, y])
 
 
+@scenario("grad in forward", "mul penalty mul")
+def inside_of_a_function() -> Case:
+    x, one = leaf(3), torch.ones(3)
+
+    def penalty(value):
+        y = torch.tanh(value) ** 2
+        (gradient,) = torch.autograd.grad(y, value, one, create_graph=True)
+        return y + gradient**2
+
+    node = FunctionNode(penalty)
+    return Case(lambda: node(x * 2) * 3, [x])
+
+
 # ----------------------------------------------------------------------------- several passes
 
 
