@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from hookline.functions.call import FunctionCall
 from hookline.functions.hook import FunctionHook
 from hookline.functions.naming import writes
 from hookline.hooks.evidence import State, edges_of, name_around, named_inputs
 from hookline.hooks.masks import GIVEN, UNINITIALISED, VIEWS
 from hookline.hooks.watcher import Watcher
+from hookline.modules.call import ModuleCall
 from hookline.modules.hook import ModuleHook
 from hookline.torch_base.peek import Peek, peek
 from hookline.torch_base.private import parameters_of
 from hookline.torch_base.readable import version_of
 from hookline.torch_base.tree import leaves, tensors
-
-if TYPE_CHECKING:
-    from hookline.functions.call import FunctionCall
-    from hookline.modules.call import ModuleCall
 
 _SEEN_ELSEWHERE: Final = VIEWS | UNINITIALISED
 _OVERWRITES: Final = GIVEN | UNINITIALISED | {"copy_", "zero_", "normal_", "uniform_"}
@@ -41,9 +39,10 @@ class ModuleNonFiniteHook(Watcher, ModuleHook):
     An attention mask of -inf raises no alarm: an -inf that comes out of a call is meant if a mask
     among its inputs explains it; see `hookline.hooks.masks`. That of log(0) is not.
 
-    On a CPU every sum is read at once. On a device they are read together at the end of each
-    forward and backward of the root (or, if the root is not watched, when the next pass begins),
-    unless `action="raise"` asks to be stopped in time; what is gone by then is not counted.
+    On a CPU every sum is read at once. On a device they are read together: at the end of each
+    forward and backward of the root, where backwards and forwards alternate, and after some
+    thousand, unless `action="raise"` asks to be stopped in time. What is gone or overwritten by
+    then is named, but not counted, and -inf are then let through if a mask was given at all.
 
     The gradient of an input is seen together with that of the input's other uses. If those are made
     by code between modules, the verdict may name the module for it; function hooks are exact.

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torch import Tensor
 
+from hookline.core.calls import Pass
 from hookline.core.phases import Phase
 from hookline.core.records import ParameterRow, StatsRow
 from hookline.errors import HookValueError
+from hookline.functions.call import FunctionCall
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.amp import LossScale
 from hookline.hooks.tally import Tally, What
 from hookline.hooks.updates import Updates
+from hookline.modules.call import ModuleCall
 from hookline.modules.hook import ModuleHook
 from hookline.torch_base.readable import readable
 from hookline.torch_base.tree import leaves
-
-if TYPE_CHECKING:
-    from hookline.core.calls import Pass
-    from hookline.functions.call import FunctionCall
-    from hookline.modules.call import ModuleCall
 
 
 class Statistics:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from weakref import ref
 
 from torch import Tensor
 
+from hookline.core.calls import Call
 from hookline.core.phases import Phase
 from hookline.core.records import NonFiniteRow
 from hookline.errors import HookValueError, NonFiniteError
@@ -23,9 +24,6 @@ from hookline.hooks.looks import LateLook, Line, Look
 from hookline.hooks.overflows import Overflows
 from hookline.torch_base.readable import readable, version_of
 from hookline.torch_base.tree import leaves, tensors
-
-if TYPE_CHECKING:
-    from hookline.core.calls import Call
 
 Action: TypeAlias = Literal["raise", "warn", "record"]
 
