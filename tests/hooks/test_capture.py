@@ -1139,3 +1139,17 @@ def test_captures_show_themselves():
     )
     assert repr(acts).startswith("<Capture: 1 names, 24 bytes\n  <Captured '0'")
     assert "call 0 of pass" in repr(acts["0"].first)
+
+
+def test_gradients_of_the_inputs_of_all_calls():
+    """Of a layer called twice, each call's own; None for a call whose gradient never came."""
+    layer = nn.Linear(3, 2)
+    first, second = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    with capture(layer, "", what="grad_input") as acts:
+        kept = layer(first)
+        layer(second)
+        (kept * kept).sum().backward()
+    wanted = torch.autograd.grad((layer(first) ** 2).sum(), first)[0]
+    got, missing = acts[""].grad_inputs
+    assert torch.equal(got, wanted)
+    assert missing is None

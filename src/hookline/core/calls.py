@@ -90,7 +90,38 @@ class Pass:
         self.starts: dict[object, list[int]] = {}
 
 
-class Call:
+class InPass:
+    """What belongs to a pass, and is told by it.
+
+    Attributes:
+        running: the pass.
+    """
+
+    __slots__ = ()
+    running: Pass
+
+    @property
+    def root(self) -> str:
+        """The name of the root that contains the module."""
+        return self.running.root.name
+
+    @property
+    def pass_number(self) -> int:
+        """The number of the pass, counted for each root."""
+        return self.running.number
+
+    @property
+    def step(self) -> int:
+        """The optimizer steps taken before the pass began."""
+        return self.running.step
+
+    @property
+    def mode(self) -> str:
+        """`train`, `eval`, or `no_grad` (in training mode without gradients)."""
+        return self.running.mode
+
+
+class Call(InPass):
     """One call of a module or function: the same object in all four phases.
 
     A hook may keep attributes of its own on it. It holds no tensor beyond the event that needs
@@ -122,33 +153,12 @@ class Call:
     stop: int = 0
     thread: int = 0
     notes: int = 0
-    running: Pass
     args: Any = None
     kwargs: Any = None
     out: Any = None
     grad_input: Any = None
     grad_output: Any = None
     now: int = 0
-
-    @property
-    def root(self) -> str:
-        """The name of the root that contains the module."""
-        return self.running.root.name
-
-    @property
-    def pass_number(self) -> int:
-        """The number of the pass, counted for each root."""
-        return self.running.number
-
-    @property
-    def step(self) -> int:
-        """The optimizer steps taken before the pass began."""
-        return self.running.step
-
-    @property
-    def mode(self) -> str:
-        """`train`, `eval`, or `no_grad` (in training mode without gradients)."""
-        return self.running.mode
 
     def describe(self) -> str:
         """The call in words, for errors."""

@@ -42,8 +42,8 @@ def fire(
                 else:
                     callback(*arguments)
     except BaseException as error:
-        assert entry is not None
-        blame(error, entry, call, thread, notes)
+        if entry is not None:  # Ctrl-C may come before the first
+            blame(error, entry, call, thread, notes)
         raise
     finally:
         call.phase = None

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from hookline.core.calls import Pass
+from hookline.core.calls import InPass, Pass
 from hookline.errors import CaptureError
 from hookline.hooks.keep import Versions, bytes_of, given_back
 from hookline.modules.replace import GradInput, bare_or_inputs
@@ -42,7 +42,7 @@ class About(NamedTuple):
     paths: tuple[str, ...] = ()
 
 
-class CapturedCall:
+class CapturedCall(InPass):
     """What was captured of one call of a module or function.
 
     Attributes:
@@ -78,26 +78,6 @@ class CapturedCall:
     def type(self) -> str:
         """The class name of the module; the name of the function."""
         return self._about.type
-
-    @property
-    def root(self) -> str:
-        """The name of the root that contains the module."""
-        return self.running.root.name
-
-    @property
-    def pass_number(self) -> int:
-        """The number of the pass, counted for each root."""
-        return self.running.number
-
-    @property
-    def step(self) -> int:
-        """The optimizer steps taken before the pass began."""
-        return self.running.step
-
-    @property
-    def mode(self) -> str:
-        """`train`, `eval` or `no_grad`."""
-        return self.running.mode
 
     @property
     def output(self) -> Any:
