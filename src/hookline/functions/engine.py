@@ -63,7 +63,7 @@ def _forward(
     func: Callable[..., Any], call: FunctionCall, lineup: Lineup, thread: Thread, timed: int
 ) -> Any:
     begun: tuple[Entry, ...] | None = None
-    call.notes = thread.notes
+    call.notes, version = thread.notes, demand.version
     try:
         call.now = thread.clock.now
         arguments = call.arguments = [call, _inputs(call.args, call.kwargs)]
@@ -84,8 +84,10 @@ def _forward(
         note_outputs(call)
         if lineup.watches_backward:
             mark_outputs(call, arguments[1], keep=lineup.retains)
-        before, lineup = lineup, lineup_of(thread, call.node)
-        pairs = lineup.forward if lineup is before else ends(lineup.forward, begun)
+        pairs = lineup.forward
+        if demand.version != version:
+            lineup = lineup_of(thread, call.node)
+            pairs = ends(lineup.forward, begun)
         if pairs:
             fire(pairs, call, arguments, Phase.FORWARD, thread)
         call.hidden = sequence_number()
