@@ -44,6 +44,10 @@ class CaptureLimitError(CaptureError, MemoryError):
     """What is captured does not fit into the limit."""
 
 
+class RunFileError(HooklineError, OSError):
+    """The file of a run cannot be read or written."""
+
+
 class NonFiniteError(HooklineError, ArithmeticError):
     """NaN or Inf was found.
 

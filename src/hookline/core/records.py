@@ -82,6 +82,8 @@ class Silent:
     """What is known of it, and what to do."""
     hooks: tuple[str, ...]
     """The names of the hooks that never ran there."""
+    root: str = ""
+    """The name of the model's root."""
 
     def __str__(self) -> str:
         return f"{self.path or 'the model'} ({self.type}): {self.cause}; {self.advice}"
