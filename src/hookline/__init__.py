@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hookline.errors import HookNameError as HookNameError
     from hookline.errors import HookTypeError as HookTypeError
     from hookline.errors import HookValueError as HookValueError
+    from hookline.errors import MissingExtraError as MissingExtraError
     from hookline.errors import NonFiniteError as NonFiniteError
     from hookline.errors import RunFileError as RunFileError
     from hookline.errors import SelectionError as SelectionError
@@ -99,6 +100,7 @@ else:
             "HookTypeError",
             "HookValueError",
             "HooklineError",
+            "MissingExtraError",
             "NonFiniteError",
             "RunFileError",
             "SelectionError",

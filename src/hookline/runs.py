@@ -8,17 +8,99 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from hookline.errors import HookValueError
+from hookline.errors import HookValueError, MissingExtraError
 from hookline.record.runs import Rank, RunData, load
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from torch import nn
 
     from hookline.record.writer import Writer
 
 
 class Run(RunData):
-    """What a run kept; `load_run` and `record` give it."""
+    """What a run kept; `load_run` and `record` give it.
+
+    Example:
+        >>> import torch, hookline
+        >>> with hookline.record() as run:
+        ...     _ = torch.nn.Linear(2, 2)(torch.zeros(1, 2))
+        >>> [row["calls"] for row in run.to_rows()]
+        [1]
+    """
+
+    def to_rows(self, table: str = "times") -> list[dict[str, Any]]:
+        """A table as plain data, for `pandas.DataFrame` and the like.
+
+        Args:
+            table: its name: `times`, `stats`, `parameters`, `nonfinite`, `silent`, `modules`,
+                `passes`, `series`, `events`, `faults` or `run`.
+
+        Raises:
+            HookValueError: there is no such table.
+        """
+        from hookline.record.schema import TABLES
+        from hookline.report.files import to_dict
+
+        if table not in TABLES:
+            msg = f"{table!r} is no table; choose one of {', '.join(TABLES)}"
+            raise HookValueError(msg)
+        return [to_dict(row) for row in self.rows(TABLES[table])]
+
+    def plot(self, kind: str = "time") -> Figure:
+        """Draw a plot with matplotlib; see [hookline.report.plots.plot][].
+
+        Args:
+            kind: `time`, `activations`, `gradients`, `updates` or `passes`.
+
+        Raises:
+            HookValueError: there is no such plot, or the run has nothing for it.
+            MissingExtraError: matplotlib is not installed.
+        """
+        from hookline.report.plots import plot
+
+        return plot(self, kind)
+
+    def export(self, path: str | Path) -> None:
+        """Write it to a file of another format, by the ending of the file's name.
+
+        Args:
+            path: `report.html`, `run.json`, `run.csv`, `run.trace.json`, `time.png`, ...
+
+        Raises:
+            HookValueError: there is no such format.
+            OSError: the file can't be written.
+        """
+        from hookline.report.formats import export
+
+        export(self, path)
+
+    def to_tensorboard(self, writer: Any) -> None:
+        """Add it to TensorBoard's files.
+
+        Args:
+            writer: a folder, or a `SummaryWriter` or whatever has its methods `add_scalar` and
+                `add_histogram_raw`.
+
+        Raises:
+            MissingExtraError: a folder is given, and tensorboard is not installed.
+        """
+        from hookline.report.tensorboard import add_to
+
+        if not isinstance(writer, str | Path):
+            add_to(writer, self)
+            return
+        with _summary_writer(writer) as opened:
+            add_to(opened, self)
+
+    def _repr_html_(self) -> str:
+        """The report, in a frame of its own."""
+        from html import escape
+
+        from hookline.report.html import render
+
+        style = "width:100%;height:640px;border:1px solid #8888"
+        return f'<iframe style="{style}" srcdoc="{escape(render(self))}"></iframe>'
 
 
 def load_run(path: str | Path) -> Run:
@@ -129,6 +211,15 @@ def _check(models: Sequence[nn.Module], patterns: Iterable[Any]) -> None:
                 errors.append(error)
         if len(errors) == len(models):
             raise errors[0]
+
+
+def _summary_writer(folder: str | Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        msg = "TensorBoard files need tensorboard: pip install 'hookline[tensorboard]'"
+        raise MissingExtraError(msg) from error
+    return SummaryWriter(str(folder))
 
 
 def _say(text: str) -> None:

@@ -7,6 +7,7 @@ import sys
 import click
 
 from hookline._version import __version__
+from hookline.cli.export import export
 from hookline.cli.run import Start, run
 from hookline.cli.script import ProgramError
 
@@ -51,3 +52,4 @@ def cli() -> None:
 
 
 cli.add_command(run)
+cli.add_command(export)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from hookline.cli.script import Program, ProgramError
+from hookline.report.formats import is_known
 
 if TYPE_CHECKING:
     from hookline.record.writer import Writer
@@ -78,7 +79,14 @@ def _measures(command: Any) -> Any:
     "outputs",
     multiple=True,
     type=click.Path(dir_okay=False),
-    help="A file to keep the run in. May be given several times.",
+    help="A file to keep the run in, or a report of it: .html, .json, .csv, .trace.json, .png. "
+    "May be given several times.",
+)
+@click.option(
+    "--tensorboard",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="A folder to write the run to, for TensorBoard.",
 )
 @click.option("-m", "as_module", is_flag=True, help="The program is a module, not a file.")
 @click.argument("program", metavar="PROGRAM", type=click.UNPROCESSED)
@@ -103,6 +111,7 @@ class Options:
     where: tuple[str, ...]
     every: int
     outputs: tuple[str, ...]
+    tensorboard: str | None
 
     def check(self) -> None:
         """Refuse what can't be written, before the program runs.
@@ -121,7 +130,12 @@ class Options:
     @property
     def files(self) -> list[Path]:
         """The run files that were asked for."""
-        return [Path(path) for path in self.outputs]
+        return [Path(path) for path in self.outputs if not is_known(path)]
+
+    @property
+    def exports(self) -> list[Path]:
+        """The other files."""
+        return [Path(path) for path in self.outputs if is_known(path)]
 
 
 class Start:
@@ -155,10 +169,10 @@ class _Hooks:
     """
 
     def __init__(self, options: Options, argv: list[str]) -> None:
-        from hookline.report import tables
+        from hookline.cli import outcome
 
         self._options = options
-        self._print = tables.print_run
+        self._report = outcome.report
         self._writer = _writer(options, argv, self._say)
         self._were_on = False
         # The program may put another stream in its place.
@@ -178,12 +192,10 @@ class _Hooks:
         if not self._were_on:
             return
         try:
-            from hookline.record.runs import RunData
-
-            run = RunData([self._writer.close(error)])
+            kept = self._writer.close(error)
             if not isinstance(error, ProgramError):
                 _flush_stdout()
-                self._print(run, self._stderr)
+                self._report(kept, self._options, self._stderr, self._say)
         except Exception:  # noqa: BLE001 (whatever our fault is)
             _say_fault(self._stderr, "could not make its report; the program is not affected")
 

@@ -199,7 +199,7 @@ class StatsRow:
     inf: int
     """How many values were infinite."""
     histogram: tuple[int, ...] = ()
-    """Magnitudes of a sample, counted by powers of two; the bins are in `hooks.histogram`."""
+    """Magnitudes of a sample, counted by powers of two; the bins are in `core.magnitudes`."""
     name: str = ""
     """The name of the function; `""` for a module."""
     scale: float = 1.0

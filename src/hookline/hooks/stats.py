@@ -87,7 +87,7 @@ class ModuleStatsHook(Statistics, ModuleHook):
         activations: measure outputs.
         gradients: measure gradients of outputs.
         parameters: measure parameters.
-        histogram: count magnitudes too; the bins are given by `hookline.hooks.histogram.edges()`.
+        histogram: count magnitudes too; the bins are given by `hookline.core.magnitudes.edges()`.
         scaler: the `torch.amp.GradScaler` in use, or a function that gives the loss scale:
             gradients are divided by it.
 

@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from hookline.core.magnitudes import BINS
 from hookline.core.records import StatsRow
-from hookline.hooks.histogram import BINS, SAMPLE, magnitudes
+from hookline.hooks.histogram import SAMPLE, magnitudes
 from hookline.hooks.moments import Moments, measure, sample_of
 
 
