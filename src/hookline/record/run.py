@@ -94,7 +94,8 @@ class Recorder:
                 found.setdefault(type(row), []).append(row)
         for row in self._census.rows(over=over):
             found.setdefault(type(row), []).append(row)
-        faults = [*self.faults, *(self._wanted.unmatched() if over else ())]
+        faults = [f"a fault of its own: {text}" for text in self.faults]
+        faults += self._wanted.unmatched() if over else ()
         found[FaultRow] = [FaultRow(text) for text in faults]
         return found
 
@@ -109,7 +110,8 @@ class Recorder:
             return ()
 
     def _note_fault(self, hook: Any, what: str) -> None:
-        text = f"{hook.name} {what}; the program went on\n{traceback.format_exc().rstrip()}"
+        fault = traceback.format_exc().rstrip()
+        text = f"{hook.name} {what}; the program went on\n{fault}"
         if text not in self.faults:
             self.faults.append(text)
 

@@ -39,7 +39,7 @@ def add_to(writer: Any, run: RunData) -> None:
 def _tag(row: SeriesRow | StatsRow, metric: str) -> str:
     place = f"{row.root}.{row.path}" if row.path else row.root
     name = f":{row.name}" if row.name else ""
-    leaf = "" if row.leaf in ("", "output", "grad_output") else f" {row.leaf}"
+    leaf = "" if row.leaf in ("", "output", "grad_output", "grad_output[0]") else f" {row.leaf}"
     return f"{metric}/{place}{name}{leaf} {row.direction} ({row.mode})"
 
 
