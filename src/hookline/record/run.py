@@ -104,5 +104,6 @@ def _guarded(entry: Entry, on_fault: Callable[[Entry], None]) -> Entry:
         paired=True,
         aborted=None if entry.aborted is None else guard(entry.aborted),
         timed=entry.timed,
+        mode=entry.mode,
     )
     return new
