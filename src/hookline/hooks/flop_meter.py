@@ -87,7 +87,9 @@ class FlopMeter:
         """Forget the calls that run in this thread: their ends will not come."""
         self._stacks.pop(local.thread.clock, None)
 
-    def ran(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
+    def ran(
+        self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
+    ) -> None:
         """An operator has run in this thread."""
         thread = current_thread()
         stack = self._stacks.get(thread.clock)
