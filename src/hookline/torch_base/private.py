@@ -87,9 +87,9 @@ only pretended: a look at a tensor's values would then become part of the progra
 _COMPOSITE: Any = _find("_C.DispatchKey.CompositeImplicitAutograd")
 _has_kernel: Callable[[str, Any], bool] = _find("_C._dispatch_has_kernel_for_dispatch_key")
 _key_of_device: Callable[[str], str] = _find("_C._dispatch_key_for_device")
-"""Tell the operators that are made of others, as `linear` is. In inference mode they come whole to a
-dispatch mode. The public `decompose` runs what is registered in Python for some of them, which does
-not give the same bits as their own kernels."""
+"""Tell the operators that are made of others, as `linear` is. In inference mode they come whole to
+a dispatch mode. The public `decompose` runs what is registered in Python for some of them, which
+does not give the same bits as their own kernels."""
 
 HigherOrderOperator: type = _find("_ops.HigherOrderOperator")
 """The class of operators that take functions, such as `torch.cond`."""
