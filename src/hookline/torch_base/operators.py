@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from hookline.torch_base.private import (
 Ran = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]
 """What is told of an operator that has run: it, its arguments and what it returned."""
 
+_FAKE: Final = dispatch_mode_keys.FAKE
 _TRACING: Final = tuple(dispatch_mode_keys.__members__.values())
 
 
@@ -48,6 +50,14 @@ _works_itself: Final = _Known(
 )
 
 
+class _Within(threading.local):
+    """Whether tensor classes of their own work in this thread: how many, and one about to begin."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.asked = False
+
+
 class OperatorMode(TorchDispatchMode):
     """Tells of each operator that runs while it is on its thread's stack.
 
@@ -64,6 +74,7 @@ class OperatorMode(TorchDispatchMode):
     def __init__(self, ran: Ran) -> None:
         super().__init__()
         self._ran = ran
+        self._within = _Within()
 
     def put_on(self) -> None:
         """Stand on this thread's stack from now on."""
@@ -90,13 +101,32 @@ class OperatorMode(TorchDispatchMode):
         if local.thread.busy:
             return func(*args, **kwargs)
         if types and any(map(_works_itself.__getitem__, types)) and not _is_traced():
-            return NotImplemented
+            return self._left_to_its_class(func, args, kwargs)
         if _composite[func] and _is_taken_apart(func, (*args, *kwargs.values())):
             with dispatch_modes.standing((self,)):
                 return run_composite(func, args, kwargs)
         out = func(*args, **kwargs)
-        self._ran(func, args, kwargs, out)
+        if not (self._within.depth and dispatch_mode(_FAKE) is not None):
+            self._ran(func, args, kwargs, out)
         return out
+
+    def _left_to_its_class(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Let a tensor class do an operator, and see what it does.
+
+        What it only pretends to do meanwhile, to learn a shape, is left out.
+        """
+        within = self._within
+        if within.asked:
+            within.asked = False
+            return NotImplemented  # so torch asks the class
+        within.asked = True
+        within.depth += 1
+        try:
+            with dispatch_modes.standing((self,)):
+                return func(*args, **kwargs)
+        finally:
+            within.asked = False
+            within.depth -= 1
 
 
 def _is_taken_apart(operator: Any, arguments: Iterable[Any]) -> bool:
