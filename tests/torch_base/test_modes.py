@@ -67,8 +67,10 @@ def test_modes_stand_for_a_while(kind):
     stack, make = kind
     outer, inner = make(), make()
     with stack.standing((outer,)):
-        with pytest.raises(ZeroDivisionError), stack.standing((outer, inner)):
+        with stack.standing((outer, inner)):
             assert list(stack) == [outer, inner]
+        assert list(stack) == [outer]
+        with pytest.raises(ZeroDivisionError), stack.standing((outer, inner)):
             _ = 1 / 0
         assert list(stack) == [outer]
     assert list(stack) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -70,34 +72,73 @@ def test_r2_nested_tensors_keep_kernels_of_their_own():
     assert "matmul" in names
 
 
-def test_a_tensor_class_does_its_work_itself():
-    """What it calls in the end is told of; it gets what it would get without us."""
+class Wrapper(Tensor):
+    """Hands what is done on it to another tensor, as a sharded one does."""
 
-    class Wrapper(Tensor):
-        inner: Tensor
-        calls: list[str] = []  # noqa: RUF012
+    inner: Tensor
+    calls: ClassVar[list[str]] = []
 
-        @staticmethod
-        def __new__(cls, inner):
-            made = Tensor._make_wrapper_subclass(cls, inner.shape)
-            made.inner = inner
-            return made
+    @staticmethod
+    def __new__(cls, inner):
+        made = Tensor._make_wrapper_subclass(cls, inner.shape)
+        made.inner = inner
+        return made
 
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        cls.calls.append(str(func))
+        plain = [each.inner if isinstance(each, cls) else each for each in args]
+        return cls.run(func, plain, kwargs or {})
+
+    @classmethod
+    def run(cls, func, args, kwargs):
+        return func(*args, **kwargs)
+
+
+class Pretending(Wrapper):
+    """Learns the shape of a result before it makes it."""
+
+    @classmethod
+    def run(cls, func, args, kwargs):
+        with FakeTensorMode() as fake:
+            shape = func(*map(fake.from_tensor, args), **kwargs).shape
+        out = func(*args, **kwargs)
+        assert out.shape == shape
+        return out
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("cls", [Wrapper, Pretending])
+def test_a_tensor_class_does_its_work_itself(cls, inference):
+    """What it runs in the end is told of, once; it is asked for what it is asked without us."""
+    wrapped, weight = cls(torch.ones(2, 3)), torch.ones(4, 3)
+    with torch.inference_mode(inference):
+        Wrapper.calls.clear()
+        F.linear(wrapped, weight)
+        plain = list(Wrapper.calls)
+        Wrapper.calls.clear()
+        names = seen(lambda: F.linear(wrapped, weight))
+    assert Wrapper.calls == plain
+    assert names.count("mm") == 1
+
+
+def test_r3_an_error_of_a_tensor_class_leaves_nothing_behind():
+    """It comes through as it was raised; the next operator is told of."""
+    error = KeyError("mine")
+
+    class Failing(Wrapper):
         @classmethod
-        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-            cls.calls.append(str(func))
-            plain = [each.inner if isinstance(each, cls) else each for each in args]
-            return func(*plain, **(kwargs or {}))
+        def run(cls, func, args, kwargs):
+            raise error
 
-    wrapped, weight = Wrapper(torch.ones(2, 3)), torch.ones(4, 3)
-    for inference in (False, True):
-        with torch.inference_mode(inference):
-            Wrapper.calls = []
-            F.linear(wrapped, weight)
-            plain, Wrapper.calls = Wrapper.calls, []
-            names = seen(lambda: F.linear(wrapped, weight))
-        assert Wrapper.calls == plain
-        assert names.count("mm") == 1
+    def work():
+        for _ in range(2):
+            with pytest.raises(KeyError) as caught:
+                Failing(torch.ones(2)).exp()
+            assert caught.value is error
+        Wrapper(torch.ones(2)).exp()
+
+    assert seen(work).count("exp") == 1
 
 
 def test_jagged_tensors_are_told_of_by_the_rows_that_they_have():
