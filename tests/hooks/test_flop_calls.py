@@ -244,38 +244,33 @@ def test_sparse_and_nested_tensors_are_listed():
     assert flops.total_flops() == 2 * 5 * 4 * 5  # a jagged tensor's five rows
 
 
-@pytest.fixture
-def operator():
-    """An operator of a program's own."""
-
-    @torch.library.custom_op("hookline_tests::twice", mutates_args=())
-    def twice(x: torch.Tensor) -> torch.Tensor:
-        return (x @ x) * 2
-
-    twice.register_fake(torch.empty_like)
-    yield twice
-    flop_registry.pop(torch.ops.hookline_tests.twice, None)
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return (x @ x) * 2
 
 
-def test_operators_of_the_program_count_by_its_formula(operator):
+def test_operators_of_the_program_count_by_its_formula():
     """Without one they are listed, since nobody knows what they do."""
+    operator = torch.library.custom_op("hookline_tests::own", twice, mutates_args=())
+    packet = torch.ops.hookline_tests.own
     with FunctionFlopHook() as flops:
         operator(torch.ones(4, 4))
         assert [(row.operator, row.reason) for row in flops.uncounted()] == [
-            ("hookline_tests.twice", "no formula")
+            ("hookline_tests.own", "no formula")
         ]
-        register_flop_formula(torch.ops.hookline_tests.twice)(
-            lambda shape, out_shape=None, **_: 2 * shape[0] ** 3
-        )
+        register_flop_formula(packet)(lambda shape, out_shape=None, **_: 2 * shape[0] ** 3)
         operator(torch.ones(4, 4))
+    del flop_registry[packet]
     assert flops.total_flops() == 128
 
 
-def test_r2_a_formula_that_raises_does_no_harm(operator):
+def test_r2_a_formula_that_raises_does_no_harm():
     """The operator is listed with what was wrong; the program goes on."""
-    register_flop_formula(torch.ops.hookline_tests.twice)(lambda *_, **__: 1 // 0)
+    operator = torch.library.custom_op("hookline_tests::wrong", twice, mutates_args=())
+    packet = torch.ops.hookline_tests.wrong
+    register_flop_formula(packet)(lambda *_, **__: 1 // 0)
     with FunctionFlopHook() as flops:
         assert operator(torch.eye(4)).sum() == 8
+    del flop_registry[packet]
     (row,) = flops.uncounted()
     assert "ZeroDivisionError" in row.reason
 
