@@ -51,6 +51,77 @@ class TimeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class FlopRow:
+    """The FLOPs of all calls of one module or function, in one mode and direction.
+
+    A multiplication and the addition that goes with it count as two. What ran outside of every
+    call stands in rows of its own: no root, no path, no calls.
+
+    Example:
+        >>> where = ("Net", "head", "Linear", "module", "train", "forward")
+        >>> row = FlopRow(*where, 2, 640, 640, (("aten.addmm", 640),))
+        >>> row.self_flops, dict(row.operators)["aten.addmm"]
+        (640, 640)
+    """
+
+    root: str
+    """The topmost module that contains it, by class name; `""` outside any module."""
+    path: str | None
+    """The module's path; of a function, that of the module that called it, `None` outside any."""
+    type: str
+    """The class name of the module; `""` for a function."""
+    level: str
+    """`"module"` or `"function"`."""
+    mode: str
+    """`"train"`, `"eval"` or `"no_grad"`."""
+    direction: str
+    """`"forward"`, `"backward"`, or `"recompute"`: a forward repeated by checkpointing."""
+    calls: int
+    """How many calls the numbers below are of; 0 for what ran outside of every call."""
+    self_flops: int
+    """What all calls made together, without the calls inside them."""
+    total_flops: int
+    """What all calls made together, the calls inside them included."""
+    operators: tuple[tuple[str, int], ...]
+    """The operators that make `self_flops`, such as `aten.addmm`, each with its share."""
+    name: str = ""
+    """The name of the function; `""` for a module."""
+
+
+@dataclass(frozen=True, slots=True)
+class UncountedRow:
+    """An operator that does matrix work, or may do it, and whose FLOPs are not known.
+
+    Example:
+        >>> where = ("Net", "head", "Bilinear", "module", "train", "forward")
+        >>> row = UncountedRow(*where, "aten._trilinear", 3, "no formula")
+        >>> row.operator, row.calls
+        ('aten._trilinear', 3)
+    """
+
+    root: str
+    """The topmost module that contains the caller, by class name; `""` outside any module."""
+    path: str | None
+    """The path of the module that ran it; `None` outside any."""
+    type: str
+    """The class name of that module; `""` for a function."""
+    level: str
+    """`"module"` or `"function"`."""
+    mode: str
+    """`"train"`, `"eval"` or `"no_grad"`."""
+    direction: str
+    """`"forward"`, `"backward"` or `"recompute"`."""
+    operator: str
+    """The operator, such as `aten._trilinear`."""
+    calls: int
+    """How often it ran."""
+    reason: str
+    """`"no formula"`, `"not dense"` (sparse or nested), or what went wrong in the formula."""
+    name: str = ""
+    """The name of the function that ran it; `""` for a module."""
+
+
+@dataclass(frozen=True, slots=True)
 class Silent:
     """A module or function that was watched and whose hooks never ran, with the likely cause.
 

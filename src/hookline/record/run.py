@@ -158,5 +158,6 @@ def _guarded(
         aborted=None if entry.aborted is None else guard(entry.aborted),
         retains=entry.retains,
         timed=entry.timed,
+        mode=entry.mode,
     )
     return new
