@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hookline.hooks.attention import AttentionHook
 from hookline.hooks.capture import FunctionCaptureHook as CaptureHook
+from hookline.hooks.memory import FunctionMemoryHook as MemoryHook
 from hookline.hooks.nonfinite import FunctionNonFiniteHook as NonFiniteHook
 from hookline.hooks.patch_hooks import FunctionPatchHook as PatchHook
 from hookline.hooks.printer import FunctionPrintHook as PrintHook
@@ -14,6 +15,7 @@ from hookline.hooks.timer import FunctionTimerHook as TimerHook
 __all__ = [
     "AttentionHook",
     "CaptureHook",
+    "MemoryHook",
     "NonFiniteHook",
     "PatchHook",
     "PrintHook",

@@ -1,0 +1,68 @@
+"""The memory behind tensors: storages, which views and in-place operations share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from hookline.torch_base.private import (
+    has_own_operations,
+    is_transformed,
+    torch_function_off,
+    unwrapped,
+)
+
+_PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+
+
+def storages_of(tensor: Tensor) -> list[UntypedStorage]:
+    """The storages that hold a tensor.
+
+    One for most; several for a sparse, jagged or otherwise composed tensor, of a sharded one
+    (`DTensor`) those in this process; none where torch tells of none (MKL-DNN, or a lazy parameter
+    that has no shape yet).
+
+    Example:
+        >>> x = torch.ones(2, 3)
+        >>> storages_of(x)[0] is storages_of(x[1])[0]
+        True
+        >>> [size_of(storage) for storage in storages_of(torch.eye(3).to_sparse())]
+        [48, 12]
+    """
+    try:
+        with torch_function_off():
+            if type(tensor) in _PLAIN and tensor.layout is torch.strided:
+                return [tensor.untyped_storage()]
+            with torch.no_grad():
+                return _unusual(tensor)
+    except Exception:  # noqa: BLE001 - a tensor of any class may refuse in any way
+        return []
+
+
+def size_of(storage: UntypedStorage) -> int:
+    """The size of a storage in bytes; 0 where it is only a symbol, inside of a trace."""
+    size: Any = storage.nbytes()
+    return size if isinstance(size, int) else 0
+
+
+def _unusual(tensor: Any) -> list[UntypedStorage]:
+    while is_transformed(tensor):
+        tensor = unwrapped(tensor)
+    return [storage for part in _parts(tensor) for storage in storages_of(part)] or [
+        tensor.untyped_storage()
+    ]
+
+
+def _parts(tensor: Any) -> list[Tensor]:
+    """The tensors that a tensor is made of; none for one that has a storage of its own."""
+    if has_own_operations(type(tensor)) and hasattr(tensor, "__tensor_flatten__"):
+        return [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]  # noqa: SLF001 - these work uncoalesced
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
