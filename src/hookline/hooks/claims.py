@@ -12,7 +12,7 @@ from torch import Tensor, UntypedStorage, nn
 
 from hookline.core.calls import Pass
 from hookline.torch_base.saved import Saved
-from hookline.torch_base.storages import size_of, storages_of
+from hookline.torch_base.storages import is_number, size_of, storages_of
 from hookline.torch_base.tree import tensors
 
 
@@ -47,6 +47,8 @@ class Claims:
     def of(self, saved: Saved) -> Iterator[Claim]:
         """The new claims of what a node keeps; one that was there may get an earlier node."""
         for tensor in tensors(saved.value):
+            if is_number(tensor):  # hooks for saved tensors get to see none either
+                continue
             for storage in storages_of(tensor):
                 claim = self._found.get(storage)
                 if claim is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -14,7 +14,12 @@ from hookline.torch_base.private import (
     unwrapped,
 )
 
-_PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+_PLAIN: Final = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+_NARROWER: Final = {
+    torch.int64: torch.empty((), dtype=torch.uint8),
+    torch.float64: torch.empty((), dtype=torch.float32),
+    torch.complex128: torch.empty((), dtype=torch.complex64),
+}
 
 
 def storages_of(tensor: Tensor) -> list[UntypedStorage]:
@@ -33,7 +38,8 @@ def storages_of(tensor: Tensor) -> list[UntypedStorage]:
     """
     try:
         with torch_function_off():
-            if type(tensor) in _PLAIN and tensor.layout is torch.strided:
+            plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
+            if plain and not is_transformed(tensor):
                 return [tensor.untyped_storage()]
             with torch.no_grad():
                 return _unusual(tensor)
@@ -45,6 +51,19 @@ def size_of(storage: UntypedStorage) -> int:
     """The size of a storage in bytes; 0 where it is only a symbol, inside of a trace."""
     size: Any = storage.nbytes()
     return size if isinstance(size, int) else 0
+
+
+def is_number(tensor: Tensor) -> bool:
+    """Whether it is a Python number that an operation made a tensor of, as autograd keeps it.
+
+    Such a tensor gives way to the dtype of any other; there is no plainer sign of it.
+
+    Example:
+        >>> is_number(torch.tensor(2.5, dtype=torch.float64))
+        False
+    """
+    narrower = None if tensor.dim() else _NARROWER.get(tensor.dtype)
+    return narrower is not None and torch.result_type(tensor, narrower) is not tensor.dtype
 
 
 def _unusual(tensor: Any) -> list[UntypedStorage]:
