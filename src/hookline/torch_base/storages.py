@@ -26,8 +26,7 @@ def storages_of(tensor: Tensor) -> list[UntypedStorage]:
     """The storages that hold a tensor.
 
     One for most; several for a sparse, jagged or otherwise composed tensor, of a sharded one
-    (`DTensor`) those in this process; none where torch tells of none (MKL-DNN, or a lazy parameter
-    that has no shape yet).
+    (`DTensor`) those in this process; none where torch tells of none, as of MKL-DNN's.
 
     Example:
         >>> x = torch.ones(2, 3)
