@@ -957,6 +957,16 @@ def test_a_peak_after_the_inner_call_is_the_outers():
     assert by_path(hook)[""].peak_bytes == 80
 
 
+def test_a_peak_before_the_innermost_call_is_that_of_all_around():
+    """Three calls around each other, each of which starts the allocator's peak anew."""
+    hook, device = on_device(peaks=True)
+    model = Allocating(device, Allocating(device, 70, -70, Allocating(device, 10, -10)))
+    with hook:
+        model(torch.ones(1))
+    found = {path: row.peak_bytes for path, row in by_path(hook).items()}
+    assert found == {"inner.0.inner.0": 10, "inner.0": 70, "": 70}
+
+
 def test_a_device_that_comes_into_use_in_a_call_tells_nothing_of_that_call():
     """Its begin is not known."""
     hook, device = on_device(peaks=True)

@@ -252,7 +252,8 @@ class ParameterRow:
 class MemoryRow:
     """What one module or function holds in memory after its forward, in one mode; in bytes.
 
-    What does not say otherwise is of all its calls in one pass together: the largest pass.
+    What does not say otherwise is of all its calls in one pass, added up as each of them ended: the
+    largest pass.
 
     Example:
         >>> where = ("Net", "head", "Linear", "module", "train")
