@@ -708,23 +708,25 @@ def test_several_roots_are_kept_apart():
 
 
 def test_passes_that_take_turns_are_each_one_pass():
-    """A training step that calls its parts, with a loss that is a root of its own in between."""
+    """A training step that calls its parts, with losses that are roots of their own in between."""
 
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.encoder, self.decoder = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
 
     x = torch.ones(8, 4)
     with ModuleMemoryHook() as memory:
         net = Net()  # so that it is known as the parts' root
         for _ in range(2):
-            first = nn.MSELoss()(net.encoder(x), x)
-            second = nn.L1Loss()(net.decoder(x), x)
-            (first + second).backward()
-    rows = by_path(memory)
-    assert (rows["encoder"].saved_bytes, rows["decoder"].saved_bytes) == (128, 0)
-    assert (rows["decoder"].passes, rows["decoder"].calls) == (2, 2)
+            losses = []
+            for part in net.parts:
+                out = part(x)
+                losses += [loss()(out, x) for loss in (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss)]
+            sum(losses).backward()
+    rows = [by_path(memory)[f"parts.{n}"] for n in range(3)]
+    assert [row.saved_bytes for row in rows] == [128, 0, 0]
+    assert [(row.passes, row.saved_bytes_last) for row in rows] == [(2, 128), (2, 0), (2, 0)]
 
 
 def test_a_wrapped_layers_own_hook_sees_what_the_layer_keeps():

@@ -36,7 +36,7 @@ class _Frame:
     """What the calls inside keep."""
 
     def __init__(self, call: Call, what: Measured, around: _Frame | None) -> None:
-        self.call: Call | None = call
+        self.call: Final = call
         self.module: Any = getattr(call, "key", None)
         self.what: Final = what
         self.around: Final = around
@@ -153,7 +153,7 @@ class MemoryMeter:
         frame = self._leave(track, call)
         if frame is None:
             return
-        outermost = (track.stack[0].call if track.stack else None) or call
+        outermost = track.stack[0].call if track.stack else call
         track.read(outputs, outermost.start)
         frame.start, frame.stop, frame.ended = call.start, sequence_number(), True
         frame.output = bytes_of(outputs, besides=inputs)
@@ -199,7 +199,6 @@ class MemoryMeter:
             return None
         frame = track.stack.pop()
         self._read_end(frame)
-        frame.call = None
         return frame
 
     def _settle(self, track: _Track) -> None:
