@@ -337,10 +337,9 @@ def test_a_checkpoint_computes_nothing_again(hook_class, reentrant):
         assert model.block.calls == 1
         out.sum().backward()
     assert model.block.calls == 2
-    added = {(row.path, row.name) for row in memory.rows()} - {(r.path, r.name) for r in rows}
-    assert added <= {(None, "sum"), (None, "backward")}
-    calls = {row.path: row.calls for row in memory.rows() if row.level == "module"}
-    assert set(calls.values()) <= {1}
+    assert [row.calls for row in memory.rows() if row.path is not None] == [
+        row.calls for row in rows if row.path is not None
+    ]
 
 
 def test_what_is_in_a_checkpoint_is_packed_without_bytes():
