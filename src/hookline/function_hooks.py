@@ -5,6 +5,7 @@ from __future__ import annotations
 from hookline.hooks.attention import AttentionHook
 from hookline.hooks.capture import FunctionCaptureHook as CaptureHook
 from hookline.hooks.flops import FunctionFlopHook as FlopHook
+from hookline.hooks.memory import FunctionMemoryHook as MemoryHook
 from hookline.hooks.nonfinite import FunctionNonFiniteHook as NonFiniteHook
 from hookline.hooks.patch_hooks import FunctionPatchHook as PatchHook
 from hookline.hooks.printer import FunctionPrintHook as PrintHook
@@ -16,6 +17,7 @@ __all__ = [
     "AttentionHook",
     "CaptureHook",
     "FlopHook",
+    "MemoryHook",
     "NonFiniteHook",
     "PatchHook",
     "PrintHook",

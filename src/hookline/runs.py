@@ -33,8 +33,8 @@ class Run(RunData):
         """A table as plain data, for `pandas.DataFrame` and the like.
 
         Args:
-            table: its name: `times`, `stats`, `parameters`, `nonfinite`, `silent`, `modules`,
-                `passes`, `series`, `events`, `faults` or `run`.
+            table: its name: `times`, `memory`, `flops`, `uncounted`, `stats`, `parameters`,
+                `nonfinite`, `silent`, `modules`, `passes`, `series`, `events`, `faults` or `run`.
 
         Raises:
             HookValueError: there is no such table.
@@ -115,12 +115,14 @@ def load_run(path: str | Path) -> Run:
     return Run(load(path).ranks)
 
 
-def record(
+def record(  # noqa: PLR0913 - one keyword for each thing to measure
     path: str | Path | None = None,
     *models: nn.Module,
     time: bool = True,
     nonfinite: bool = True,
     stats: bool = False,
+    memory: bool = False,
+    flops: bool = False,
     print: bool = False,  # noqa: A002 - as the option of `hookline run`
     level: str = "module",
     where: Any = None,
@@ -135,6 +137,8 @@ def record(
         time: measure forward and backward time.
         nonfinite: find where NaN and Inf come from.
         stats: measure activations, gradients and parameters.
+        memory: count bytes of outputs, and those that are kept for the backward.
+        flops: count FLOPs.
         print: print a line for each call, on stderr.
         level: `"module"`, `"function"` or `"both"`.
         where: a pattern or several of what to measure, as [select][hookline.select] takes them.
@@ -163,8 +167,16 @@ def record(
     from hookline.record.writer import Writer
     from hookline.torch_base.select import patterns_of
 
-    chosen = {"time": time, "nonfinite": nonfinite, "stats": stats, "print": print}
-    measures = Measures(**chosen, level=level, every=every)
+    measures = Measures(
+        time=time,
+        nonfinite=nonfinite,
+        stats=stats,
+        memory=memory,
+        flops=flops,
+        print=print,
+        level=level,
+        every=every,
+    )
     patterns = patterns_of(where)
     _check(models, patterns)
     return Recording(Writer(Recorder(measures, patterns, models), path, sys.argv, _say))

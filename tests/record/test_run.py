@@ -39,7 +39,7 @@ def step(net):
 def calls_of(recorder):
     """How many calls were measured, by level, root, path or name, and direction."""
     found = Counter()
-    for row in recorder.tables()[TimeRow]:
+    for row in recorder.tables().get(TimeRow, []):
         # An earlier test's model that is not collected yet has the name without a number.
         root = row.root.partition("#")[0]
         found[row.level, root, row.name or row.path, row.direction] += row.calls
@@ -77,8 +77,8 @@ def test_what_a_checkpoint_repeats_is_told_apart():
     with Recorder(Measures(time=True)) as recorder:
         checkpoint(net, x, use_reentrant=False).sum().backward()
 
-    assert {row.calls for row in recorder.tables()[TimeRow]} == {1}
-    assert {(row.path, row.direction) for row in recorder.tables()[TimeRow]} == {
+    assert {row.calls for row in recorder.tables().get(TimeRow, [])} == {1}
+    assert {(row.path, row.direction) for row in recorder.tables().get(TimeRow, [])} == {
         (path, direction)
         for path in ("", "body", "head")
         for direction in ("forward", "backward", "recompute")
@@ -125,7 +125,7 @@ def test_levels(level, levels):
     with Recorder(Measures(time=True, level=level)) as recorder:
         step(Net())
 
-    assert {row.level for row in recorder.tables()[TimeRow]} == levels
+    assert {row.level for row in recorder.tables().get(TimeRow, [])} == levels
 
 
 def test_r10_an_unknown_level_is_refused():
@@ -155,7 +155,7 @@ def test_r1_nothing_stays_on_when_it_is_left(level):
         assert not module_switch
         step(Net())
 
-    assert {row.calls % 3 for row in recorder.tables()[TimeRow]} == {0}
+    assert {row.calls % 3 for row in recorder.tables().get(TimeRow, [])} == {0}
 
 
 def test_r2_the_program_computes_the_same():
@@ -278,7 +278,7 @@ def test_section_6_other_hooks_go_on(monkeypatch):
     with Recorder(Measures(time=True, level="both")) as recorder:
         step(net)
 
-    assert {row.level for row in recorder.tables()[TimeRow]} == {"function"}
+    assert {row.level for row in recorder.tables().get(TimeRow, [])} == {"function"}
     assert calls_of(recorder)["function", "Net", "linear", "backward"] == 2
     assert len(recorder.faults) == 1
 

@@ -22,7 +22,7 @@ from hookline import (
     Phase,
     Registration,
 )
-from hookline.core.records import FlopRow, Silent, TimeRow, UncountedRow
+from hookline.core.records import FlopRow, MemoryRow, Silent, TimeRow, UncountedRow
 
 linear = nn.Linear(2, 2)
 layer, hooks = hookline.with_hooks(linear)
@@ -81,6 +81,8 @@ with hookline.module_hooks.FlopHook() as flops, hookline.function_hooks.FlopHook
     assert_type(flops.rows(), list[FlopRow])
     assert_type(by_function.uncounted()[0], UncountedRow)
     assert_type(by_function.rows()[0].operators, tuple[tuple[str, int], ...])
+assert_type(hookline.module_hooks.MemoryHook(peaks=False).rows(), list[MemoryRow])
+assert_type(hookline.function_hooks.MemoryHook().rows()[0].allocated_bytes, int | None)
 selection = hookline.select(linear, "encoder.*", nn.Linear, lambda path, module: True)
 assert_type(selection, hookline.Selection)
 assert_type(selection[0], tuple[str, nn.Module])

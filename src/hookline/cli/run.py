@@ -22,6 +22,8 @@ MEASURES = {
     "time": "Time, forward and backward (default).",
     "nonfinite": "Where NaN and Inf come from (default).",
     "stats": "Activations, gradients and parameters.",
+    "memory": "Bytes of outputs, and kept for the backward.",
+    "flops": "FLOPs, forward and backward.",
     "print": "A line for each call.",
 }
 """What can be measured, and what it is called in help."""

@@ -32,6 +32,10 @@ class Measures:
     """Where NaN and Inf come from."""
     stats: bool = False
     """Activations, gradients and, of modules, parameters."""
+    memory: bool = False
+    """Bytes of outputs, and bytes that are kept for the backward."""
+    flops: bool = False
+    """FLOPs, and operators that they are not known of."""
     print: bool = False
     """A line for each call, on stderr."""
     level: str = "module"
@@ -75,6 +79,8 @@ _MAKERS: Final[dict[str, tuple[str, Callable[[Measures], dict[str, Any]]]]] = {
     "time": ("TimerHook", _none),
     "nonfinite": ("NonFiniteHook", _none),
     "stats": ("StatsHook", lambda measures: {"every": measures.every}),
+    "memory": ("MemoryHook", _none),
+    "flops": ("FlopHook", _none),
     "print": ("PrintHook", lambda _: {"file": sys.stderr}),
 }
 """For each thing to measure, the name of its hooks and how they are made."""

@@ -60,6 +60,7 @@ class Recorder:
         self._hooks: Final = list(measures.hooks())
         self._wanted: Final = Wanted(where, models)
         self._handles: list[HookHandle] = []
+        self._opened: list[HookObject] = []
         self._census = Census(hook.name for hook in self._hooks)
         self._course = Course(perf_counter_ns())
 
@@ -73,12 +74,17 @@ class Recorder:
                 elif isinstance(hook, Statistics):
                     hook.listen(self._course.looked)
                 self._register(hook)
+                if self._wanted.everything:
+                    self._opened.append(hook)
+                    hook.opened()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        while self._opened:
+            self._opened.pop().closed()
         while self._handles:
             remove_object(self._handles.pop(), None)
 
@@ -130,7 +136,7 @@ class Recorder:
         self._handles.append(register_object(registry, entry, None))
 
 
-_TELLING: Final = ("rows", "parameter_rows")
+_TELLING: Final = ("rows", "parameter_rows", "uncounted")
 """The methods by which hooks tell what they measured."""
 
 

@@ -6,7 +6,8 @@ They are looked up here, once, at import; a torch that lacks one is named in the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.utils.checkpoint as _checkpoint  # so that the name below is there
@@ -188,6 +189,35 @@ def is_reentrant_checkpoint(node: Any) -> bool:
 def gradient_count(node: Any) -> int:
     """How many gradients an autograd node gets."""
     return len(node._input_metadata)  # noqa: SLF001
+
+
+def saved_by(node: Any) -> list[tuple[Any, bool]]:
+    """What an autograd node keeps for its backward, as it is kept: nothing is unpacked.
+
+    The public `_saved_*` and `saved_tensors` unpack: they call a user's hooks, and let a checkpoint
+    run its part of the forward again. To be read while the node is held: it owns what it gives.
+
+    Returns:
+        Each tensor, or what a hook of `saved_tensors_hooks` or a checkpoint packed it into, with
+        whether it is packed. Nothing where the backward has already run.
+    """
+    cls = type(node)
+    names = _saved_names.get(cls)
+    if names is None:
+        found = [name for name in dir(cls) if name.startswith("_raw_saved_")]
+        names = _saved_names[cls] = tuple(found)
+    kept: list[tuple[Any, bool]] = []
+    for name in names:
+        try:
+            value = getattr(node, name)
+        except RuntimeError:  # freed
+            continue
+        each = value if isinstance(value, tuple | list) else (value,)
+        kept += [(saved.data, saved.unpack_hook is not None) for saved in each]
+    return kept
+
+
+_saved_names: Final[WeakKeyDictionary[type, tuple[str, ...]]] = WeakKeyDictionary()
 
 
 def node_metadata(node: Any) -> dict[str, Any]:
