@@ -10,16 +10,15 @@ from torch import nn
 
 from hookline.core.calls import Key, Pass
 from hookline.core.entry import EMPTY, Entry
-from hookline.core.handle import HookHandle
 from hookline.core.notes import add_detail
 from hookline.core.patterns import FunctionPattern
 from hookline.core.phases import Phase
 from hookline.core.records import Silent
-from hookline.core.registry import HookRegistry
+from hookline.core.registry import HookRegistry, discard_all
 from hookline.core.scope import HookObject, Renamed, entries_of, put_object
 from hookline.core.thread import local
 from hookline.errors import HookNameError, HookTypeError, HookValueError, SelectionError
-from hookline.functions.chosen import Chosen, register_chosen, remove_chosen
+from hookline.functions.chosen import Chosen, register_chosen
 from hookline.functions.hook import FunctionHook
 from hookline.modules.hook import ModuleHook
 from hookline.modules.places import registry_of
@@ -115,8 +114,7 @@ class Watch:
         *,
         prepend: bool = False,
     ) -> None:
-        self._placed: list[tuple[HookRegistry, Entry, Key[nn.Module]]] = []
-        self._handles: list[HookHandle] = []
+        self._placed: list[tuple[HookRegistry, Entry]] = []
         self._chosen: list[tuple[str, Chosen]] = []
         named = _named(hooks)
         modules = [(hook, name) for hook, name in named if isinstance(hook, ModuleHook)]
@@ -146,8 +144,8 @@ class Watch:
         if prepend:
             makers.reverse()
         placed = self._placed
-        for (path, _, module, function, _), is_seen, seat, entries in zip(
-            choices, seen, self._seats, self._entries, strict=True
+        for (path, _, module, function, _), is_seen, entries in zip(
+            choices, seen, self._entries, strict=True
         ):
             if not is_seen or function is not None:
                 continue
@@ -159,12 +157,13 @@ class Watch:
                 entry = make()
                 put_object(registry, entry, module, prepend=prepend)
                 entries.append(entry)
-                placed.append((registry, entry, seat.called))
+                placed.append((registry, entry))
 
     def _put_on_functions(self, hooks: _Named, choices: Sequence[Choice], *, prepend: bool) -> None:
         for hook, name in reversed(hooks) if prepend else hooks:
             chosen = Chosen(choices)
-            self._handles.append(register_chosen(hook, name, chosen, prepend=prepend))
+            handle = register_chosen(hook, name, chosen, prepend=prepend)
+            self._placed.append((handle.registry, handle.entry))
             self._chosen.append((name, chosen))
 
     @property
@@ -191,7 +190,7 @@ class Watch:
     @property
     def closed(self) -> bool:
         """Whether its hooks were removed."""
-        return not self._placed and not self._handles
+        return not self._placed
 
     def close(self) -> None:
         """Remove the hooks, the last one first; a second call does nothing.
@@ -199,25 +198,8 @@ class Watch:
         Raises:
             BaseException: the first that a hook's `deleted` raised, once all hooks are gone.
         """
-        handles, self._handles = self._handles, []
         placed, self._placed = self._placed, []
-        errors: list[BaseException] = []
-        for handle in reversed(handles):
-            try:
-                remove_chosen(handle)
-            except BaseException as error:  # noqa: BLE001 - all others are removed first
-                errors.append(error)
-        for registry, entry, key in reversed(placed):
-            if entry.alive:
-                try:
-                    entry.hook.deleted(key())
-                except BaseException as error:  # noqa: BLE001 - as above
-                    errors.append(error)
-                registry.discard(entry)
-        for another in errors[1:]:
-            add_detail(errors[0], f"another hook's deleted raised {another!r}")
-        if errors:
-            raise errors[0]
+        discard_all(placed)
 
     def _close_after(self, error: BaseException) -> None:
         try:
@@ -239,7 +221,7 @@ class Watch:
 
     # The default is there still when the interpreter shuts down and modules are emptied.
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        if any(h.active for h in self._handles) or any(e.alive for _, e, _ in self._placed):
+        if any(entry.alive for _, entry in self._placed):
             warn(f"{self!r} was collected while open; its hooks are removed", ResourceWarning)
         self.close()
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self
 
 from hookline.core.entry import Callback, Entry
 from hookline.core.handle import HookHandle
 from hookline.core.records import TimeRow
 from hookline.core.registry import HookRegistry
-from hookline.core.scope import HookObject, entry_of, register_object, remove_object
+from hookline.core.scope import HookObject, entry_of, register_object
 from hookline.errors import HookValueError
 from hookline.functions import places as function_places
 from hookline.hooks.timer import FunctionTimerHook, ModuleTimerHook
@@ -65,7 +66,7 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         while self._handles:
-            remove_object(self._handles.pop(), None)
+            self._handles.pop().remove()
 
     def rows(self) -> list[TimeRow]:
         """What was measured."""
@@ -78,7 +79,8 @@ class Recorder:
         def switch_off(entry: Entry) -> None:
             fault = traceback.format_exc().rstrip()
             self.faults.append(f"{hook.name} was switched off; the program went on\n{fault}")
-            registry.discard(entry)
+            with suppress(Exception):  # a second fault, of its `deleted`
+                registry.discard(entry)
 
         entry = _guarded(plain, switch_off)
         self._handles.append(register_object(registry, entry, None))
