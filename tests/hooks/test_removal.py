@@ -102,10 +102,14 @@ def by_a_failing_set_up(model, hook):
     clear_hooks(model)
 
 
+def _drop_a_watch(model, hook):
+    watch(model, hook)
+    gc.collect()
+
+
 def by_dropping_the_watch(model, hook):
     with pytest.warns(ResourceWarning, match="collected while open"):
-        watch(model, hook)
-        gc.collect()
+        _drop_a_watch(model, hook)
 
 
 def by_dropping_the_module(model, hook):
@@ -113,13 +117,17 @@ def by_dropping_the_module(model, hook):
     gc.collect()
 
 
+def _end_a_thread_inside(hook):
+    thread = threading.Thread(target=hook.__enter__)
+    thread.start()
+    thread.join()
+    del thread
+    gc.collect()
+
+
 def by_the_end_of_a_thread(model, hook):
     with pytest.warns(ResourceWarning, match="a thread ended inside"):
-        thread = threading.Thread(target=hook.__enter__)
-        thread.start()
-        thread.join()
-        del thread
-        gc.collect()
+        _end_a_thread_inside(hook)
 
 
 WAYS = [

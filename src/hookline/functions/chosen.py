@@ -136,8 +136,9 @@ def register_chosen(
         HookNameError: the name is taken.
     """
     for other in everywhere.lineup.entries:
-        same = isinstance(other, _ChosenEntry) and other.name == name
-        path = chosen.shared_with(other.chosen) if same else None
+        if not isinstance(other, _ChosenEntry) or other.name != name:
+            continue
+        path = chosen.shared_with(other.chosen)
         if path is not None:
             msg = f"Hook {name} already exists for functions at {path!r}"
             raise HookNameError(msg)
