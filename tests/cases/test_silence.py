@@ -137,7 +137,7 @@ def test_c38_what_runs_later_is_listed_no_more():
 def test_c38_a_name_that_is_wrong_is_told_at_once():
     """Before anything runs, with near names."""
     with pytest.raises(hookline.SelectionError, match=r"did you mean 'unused'"):
-        capture(HalfUsed(), "unsed")
+        capture(HalfUsed(), "unuse")
 
 
 def test_c38_other_causes():
