@@ -168,3 +168,14 @@ def test_r9_a_shared_module_under_two_paths():
     with patch(net, {"unused": zero(), "again": add(1.0, on="grad")}) as patched:
         step(net)
     assert causes(patched) == [("unused", "never called")]
+
+
+def test_r9_the_gradient_of_one_of_several_outputs():
+    """The backward came, but not by the output whose gradient was to be changed."""
+    lstm = nn.LSTM(3, 2)
+    edits = [scale(2.0, on="grad[0]"), scale(2.0, on="grad[1][1]")]
+    with patch(lstm, {"": edits}) as patched:
+        out, _ = lstm(X)
+        out.sum().backward()
+    (row,) = patched.silent()
+    assert (row.path, row.cause, row.hooks) == ("", "no gradient", (repr(edits[1]),))
