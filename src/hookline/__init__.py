@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hookline.hooks.capture import capture as capture
     from hookline.hooks.capture_file import load_capture as load_capture
     from hookline.hooks.captured import Captured as Captured
-    from hookline.hooks.captured import CapturedCall as CapturedCall
+    from hookline.hooks.captured_call import CapturedCall as CapturedCall
     from hookline.hooks.editing import Edit as Edit
     from hookline.hooks.patch import Patch as Patch
     from hookline.hooks.patch import patch as patch
@@ -112,7 +112,8 @@ else:
         "hooks.attention": ("attention",),
         "hooks.capture": ("Capture", "capture"),
         "hooks.capture_file": ("load_capture",),
-        "hooks.captured": ("Captured", "CapturedCall"),
+        "hooks.captured": ("Captured",),
+        "hooks.captured_call": ("CapturedCall",),
         "hooks.editing": ("Edit",),
         "hooks.patch": ("Patch", "patch"),
         "hooks.store": ("Captures",),

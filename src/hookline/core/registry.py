@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
 from hookline.core.handle import HookHandle
+from hookline.core.notes import add_detail
 from hookline.core.switch import Switch, lock
 from hookline.core.travel import StaysHere
 from hookline.errors import HookNameError
@@ -61,7 +62,20 @@ class HookRegistry(StaysHere):
             demand.change(entry, 1)
 
     def discard(self, entry: Entry) -> None:
-        """Remove an entry at once; does nothing if it is not here any more."""
+        """Remove an entry at once; does nothing if it is not here any more.
+
+        Raises:
+            BaseException: what the hook's `deleted` raised; it is gone all the same.
+        """
+        with lock:
+            farewell, entry.farewell = entry.farewell, None
+        try:
+            if farewell is not None:
+                farewell()
+        finally:
+            self._drop(entry)
+
+    def _drop(self, entry: Entry) -> None:
         with lock:
             if not entry.alive:
                 return
@@ -75,9 +89,13 @@ class HookRegistry(StaysHere):
                 self.lineup = Lineup(e for e in entries if e is not entry)
 
     def clear(self) -> None:
-        """Remove every entry."""
+        """Remove every entry; see `discard_all`."""
+        discard_all((self, entry) for entry in self.lineup.entries)
+
+    def forget(self) -> None:
+        """Remove every entry, in a forked child: no hook there is told of it."""
         for entry in self.lineup.entries:
-            self.discard(entry)
+            self._drop(entry)
 
     def named(self) -> dict[str, Entry]:
         """The entries that are registered by name, in order."""
@@ -106,3 +124,21 @@ class HookRegistry(StaysHere):
     def __repr__(self) -> str:
         names = ", ".join(entry.name for entry in self.lineup.entries)
         return f"<HookRegistry: {names or 'empty'}>"
+
+
+def discard_all(registered: Iterable[tuple[HookRegistry, Entry]]) -> None:
+    """Remove entries, the last one first; none stays because another one's `deleted` raises.
+
+    Raises:
+        BaseException: the first that a hook's `deleted` raised, with the others as its details.
+    """
+    errors: list[BaseException] = []
+    for registry, entry in reversed(list(registered)):
+        try:
+            registry.discard(entry)
+        except BaseException as error:  # noqa: BLE001 - all others are removed first
+            errors.append(error)
+    for another in errors[1:]:
+        add_detail(errors[0], f"another hook's deleted raised {another!r}")
+    if errors:
+        raise errors[0]

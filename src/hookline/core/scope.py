@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
+from weakref import ref
 
 from hookline.core.entry import Entry
 from hookline.core.handle import HookHandle
@@ -59,7 +60,11 @@ class HookObject:
         """Called once registered: with None for a scope, else with the module or function."""
 
     def deleted(self, target: Any) -> None:
-        """Called before it is removed: with None for a scope, else the module or function."""
+        """Called before it is removed: with None for a scope, else the module or function.
+
+        Once for each `added`, in whatever way it is removed; with None also for a module that is
+        gone. Only a forked child, where nothing is on, tells nobody.
+        """
 
     def opened(self) -> None:
         """Called in its thread when a scope of the hook has been opened there."""
@@ -173,20 +178,18 @@ def put_object(
     registry: HookRegistry, entry: Entry, target: object, *, prepend: bool = False
 ) -> None:
     """Register a hook object as `register_object` does, without a handle."""
+    entry.farewell = partial(_tell, entry.hook, None if target is None else ref(target))
     registry.put(entry, prepend=prepend)
     try:
         entry.hook.added(target)
     except BaseException:
+        entry.farewell = None
         registry.discard(entry)
         raise
 
 
-def remove_object(handle: HookHandle, target: object) -> None:
-    """Tell a hook object and remove it; if `deleted` raises, it is gone all the same."""
-    try:
-        handle.hook.deleted(target)
-    finally:
-        handle.remove()
+def _tell(hook: HookObject, target: ref[Any] | None) -> None:
+    hook.deleted(None if target is None else target())
 
 
 def enter(hook: HookObject, name: str) -> None:
@@ -197,7 +200,7 @@ def enter(hook: HookObject, name: str) -> None:
     try:
         hook.opened()
     except BaseException:
-        remove_object(handle, None)
+        handle.remove()
         raise
 
 
@@ -211,7 +214,7 @@ def leave(hook: HookObject) -> None:
             if len(handles) == 1:
                 hook.closed()
         finally:
-            remove_object(handles[-1], None)
+            handles[-1].remove()
         return
     if thread.forked:
         return  # the scope was opened in the parent process

@@ -14,7 +14,8 @@ from torch import Tensor
 from hookline._version import __version__
 from hookline.core.calls import Pass
 from hookline.errors import CaptureError
-from hookline.hooks.captured import About, Captured, CapturedCall
+from hookline.hooks.captured import Captured
+from hookline.hooks.captured_call import About, CapturedCall
 from hookline.hooks.keep import NotCaptured
 from hookline.hooks.store import Captures, Store
 from hookline.torch_base.containers import OPAQUE, TENSOR, rule_of

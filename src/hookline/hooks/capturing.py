@@ -15,7 +15,7 @@ from hookline.core.notes import control_flow
 from hookline.core.patterns import FunctionPattern
 from hookline.core.phases import Phase
 from hookline.errors import CaptureError, HookTypeError, HookValueError
-from hookline.hooks.captured import KINDS, CapturedCall, What
+from hookline.hooks.captured_call import KINDS, CapturedCall, What
 from hookline.hooks.keep import Keep
 from hookline.hooks.store import Calls, Captures, Overflow, Store
 

@@ -284,7 +284,7 @@ def _uninstall() -> None:
 def _forget_in_child() -> None:
     """In a forked child (a DataLoader worker) nothing of ours is on."""
     for registry in (*table.values(), everywhere):
-        registry.clear()
+        registry.forget()
     local.thread.forget()
     module_switch.reset()
 

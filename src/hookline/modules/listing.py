@@ -8,6 +8,7 @@ from torch import nn
 
 from hookline.core.handle import HookHandle
 from hookline.core.phases import Phase
+from hookline.core.registry import discard_all
 from hookline.modules.places import registries_at
 from hookline.modules.targets import check_callable_module
 from hookline.torch_base.paths import paths_in
@@ -59,9 +60,12 @@ def clear_hooks(model: nn.Module) -> None:
 
     Args:
         model: the model.
+
+    Raises:
+        BaseException: the first that a hook's `deleted` raised, once all hooks are gone.
     """
-    for row in hooks_of(model):
-        row.handle.remove()
+    registered = dict.fromkeys((row.handle.registry, row.handle.entry) for row in hooks_of(model))
+    discard_all(registered)
 
 
 def _paths(model: nn.Module) -> dict[Any, tuple[str, ...]]:

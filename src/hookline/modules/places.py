@@ -6,7 +6,8 @@ module: so copies, pickles and state dicts are what they would be without hooks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
@@ -33,10 +34,10 @@ everywhere: Final = HookRegistry(module_switch)
 """The hooks on all modules, in all threads."""
 
 
-def _forget(key: Key[nn.Module]) -> None:
+def _forget(key: Key[nn.Module], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     traced.pop(key, None)
     registry = table.pop(key, None)
-    if registry is not None and not registry.wrapped:
+    if registry is not None and not registry.wrapped and not is_finalizing():
         registry.clear()  # a handle may outlive the module; it must not keep the engine on
 
 
