@@ -310,7 +310,7 @@ import os, sys, warnings
 import torch
 from torch import nn
 import hookline
-from hookline import ModuleHook
+from hookline import ModuleHook, function_hooks, module_hooks
 from hookline.core.demand import demand
 from hookline.core.thread import module_switch
 from hookline.function_hooks import TimerHook as FunctionTimer
@@ -338,7 +338,7 @@ class Hook(ModuleHook):
 
 
 def step(model):
-    model(torch.ones(1, 2)).sum().backward()
+    model(torch.tensor([[1.0, torch.inf]])).sum().backward()
 
 
 def is_bare():
@@ -348,6 +348,7 @@ def is_bare():
         and torch._C._len_torch_function_stack() == 0
         and torch.backends.mha.get_fastpath_enabled()
         and not torch.nn.modules.module._global_module_registration_hooks
+        and not sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks
         and not sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks
         and (demand.backward, demand.clock) == (0, 0)
         and not module_switch
@@ -395,6 +396,13 @@ manners = [
     lambda: hookline.register_forward_hook(model, fires),
     lambda: hookline.register_module_full_backward_hook(fires),
     lambda: hookline.add_hook(model[0], Hook()),
+    lambda: hookline.capture(model, "0", "0:linear"),
+    lambda: hookline.patch(model, {"0": lambda value: calls.append("patch") or value}),
+    lambda: hookline.watch(model, Hook(), FunctionTimer()),
+    lambda: module_hooks.StatsHook(every=1),
+    lambda: function_hooks.StatsHook(every=1),
+    lambda: module_hooks.NonFiniteHook(),
+    lambda: function_hooks.NonFiniteHook(),
 ]
 def bare():
     calls.clear()
@@ -405,12 +413,12 @@ for manner in manners:
         child = in_child(bare)
         was_on = not is_bare()
         step(model)
-        seen = on.rows() if hasattr(on, "rows") else calls
+        seen = on.rows() if hasattr(on, "rows") else calls or [*on]
         print(child, was_on, len(seen) > 0, end=" ")
     print(is_bare())
     calls.clear()
 """
-    assert run_fork(tmp_path, code) == "0 True True True\n" * 6
+    assert run_fork(tmp_path, code) == "0 True True True\n" * 13
 
 
 def test_r12_a_scope_can_be_left_in_the_child(tmp_path):
