@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from hookline import FunctionHook, ModuleHook, capture, function_hooks, module_hooks, watch
 from tests.distributed.manners import (
+    IMAGES,
     MANNERS,
     Seen,
     assert_alone,
@@ -301,7 +302,7 @@ def parallel():
 
 def step(model):
     model.zero_grad()
-    loss = model(batch(0)[0][:4].clone()).full_tensor().square().sum()
+    loss = model(IMAGES[:4]).full_tensor().square().sum()
     loss.backward()
     return [loss.detach(), *gradients(model)]
 
@@ -361,7 +362,7 @@ def check_captured_sharded_activations():
         step(model)
     assert torch.equal(acts["up"].output, up.to_local())
     weight, bias = (parameter.full_tensor() for parameter in model.up.parameters())
-    torch.testing.assert_close(up.full_tensor(), F.linear(batch(0)[0][:4], weight, bias))
+    torch.testing.assert_close(up.full_tensor(), F.linear(IMAGES[:4], weight, bias))
 
 
 def check_printed_sharded_activations():
