@@ -46,7 +46,9 @@ class Row(NamedTuple):
 def build() -> nn.Module:
     """The same network in each process."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
 
 
 def part_of_the_data(rank: int) -> tuple[Tensor, Tensor]:
@@ -75,7 +77,12 @@ def rows_of(timer: TimerHook, stats: StatsHook) -> list[Row]:
     spreads = {row.path: row.std for row in stats.rows() if row.direction == "forward"}
     gradients = {row.name: row.grad_norm for row in stats.parameter_rows()}
     return [
-        Row(path, times[path]["forward"]["total_time"] * 1e3, spreads[path], gradients[f"{path}.weight"])
+        Row(
+            path,
+            times[path]["forward"]["total_time"] * 1e3,
+            spreads[path],
+            gradients[f"{path}.weight"],
+        )
         for path in spreads
         if f"{path}.weight" in gradients
     ]

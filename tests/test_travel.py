@@ -19,7 +19,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.nn.utils import prune  # so that `nn.utils.prune` is there
+from torch.nn.utils import prune
 
 import hookline
 from hookline import ModuleHook, add_hook, hooks_of, with_hooks
@@ -278,7 +278,7 @@ def parametrized(model):
 
 
 def pruned(model):
-    return nn.utils.prune.l1_unstructured(model[2], "weight", 0.5) and model
+    return prune.l1_unstructured(model[2], "weight", 0.5) and model
 
 
 def lazy(model):

@@ -8,6 +8,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -24,12 +25,10 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.nn import functional as F
 
-import hookline
 from hookline import capture, register_forward_hook, register_full_backward_hook, select, watch
 from hookline.module_hooks import NonFiniteHook, StatsHook, TimerHook
 from tests.distributed.manners import (
     MANNERS,
-    Seen,
     assert_alone,
     assert_unchanged,
     batch,
@@ -250,12 +249,9 @@ def check_a_failing_hook_raises_in_its_process():
 
     if dist.get_rank() == 1:
         with register_forward_hook(net.blocks[0], fails):
-            try:
+            with pytest.raises(ZeroDivisionError) as caught:
                 model(batch(0)[0])
-            except ZeroDivisionError as error:
-                assert "blocks.0 (Block)" in error.__notes__[0]
-            else:
-                raise AssertionError
+            assert "blocks.0 (Block)" in caught.value.__notes__[0]
     assert same(train(model), expected)
 
 

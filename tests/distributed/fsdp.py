@@ -1,4 +1,4 @@
-"""Checks of `fully_shard` and of sharded tensors, which two processes run together; see `pair.py`."""
+"""Checks of `fully_shard` and of sharded tensors, for two processes; see `pair.py`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from contextlib import nullcontext
 from functools import partial
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -15,7 +16,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -27,7 +28,6 @@ from hookline import FunctionHook, ModuleHook, capture, function_hooks, module_h
 from tests.distributed.manners import (
     IMAGES,
     MANNERS,
-    Seen,
     assert_alone,
     assert_unchanged,
     batch,
@@ -197,7 +197,7 @@ def check_c40_functions_are_given_whole_parameters():
 
 
 def check_c40_statistics_of_sharded_parameters():
-    """Of the part in each process; their squares add up to those of the whole, averaged gradient."""
+    """Of the part in each process; squares add up to those of the whole, averaged gradient."""
     bare = build()
     loss_of(bare).backward()
     mean = {}
@@ -222,7 +222,7 @@ def check_c40_statistics_of_sharded_parameters():
 
 
 def check_c40_a_bad_shard_is_named_by_the_process_that_has_it():
-    """Everywhere where the parameter is whole in the call; at a sharded module, where the part is."""
+    """Everywhere, where the parameter is whole in the call; at a sharded module, where it lies."""
     for path, here in (("blocks.0.linear", {0, 1}), ("head", {1})):
         model, nonfinite = shard(build()), module_hooks.NonFiniteHook(backward=False)
         weight = model.get_submodule(path).weight
@@ -266,12 +266,9 @@ def check_a_failing_hook():
             backward_preprocess = fails if phase == "backward" else ModuleHook.backward_preprocess
 
         with watch(model, Fails(), where="blocks.0"):
-            try:
+            with pytest.raises(ZeroDivisionError) as caught:
                 loss_of(model).backward()
-            except ZeroDivisionError as error:
-                assert "blocks.0 (Block)" in error.__notes__[0]
-            else:
-                raise AssertionError
+            assert "blocks.0 (Block)" in caught.value.__notes__[0]
         model.reset_iter_state()
         model.zero_grad()
         assert same(train(model), expected), phase
@@ -344,6 +341,18 @@ def check_hooks_on_sharded_activations_ask_no_other_process():
             found = step(model)
         assert (name, len(sent)) == (name, count)
         assert same(found, expected), name
+
+
+def check_sharded_masks_are_no_fault():
+    """What tells a mask from a fault is compared as far as it is here."""
+    scores = distribute_tensor(torch.zeros(4, 6), mesh(), [Shard(0)])
+    hidden = distribute_tensor(torch.eye(4, 6).bool(), mesh(), [Shard(0)])
+    with function_hooks.NonFiniteHook() as nonfinite:
+        masked = scores.masked_fill(hidden, -math.inf)
+        added = scores + masked
+        assert not nonfinite.rows()
+        _ = added.softmax(-1).log()
+    assert [(row.name, row.verdict) for row in nonfinite.rows()] == [("log", "producer")]
 
 
 def check_captured_sharded_activations():

@@ -1,7 +1,7 @@
 """Replicas of `DataParallel`: hooks see them as the module that they are made of.
 
-The real thing needs several devices. Here torch's own `replicate` makes the replicas on the CPU (only
-its broadcast is replaced) and they run in threads, as `parallel_apply` runs them.
+The real thing needs several devices. Here torch's own `replicate` makes the replicas on the CPU
+(only its broadcast is replaced), and they run in threads, as `parallel_apply` runs them.
 """
 
 import gc

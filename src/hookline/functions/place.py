@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+
 import torch
 from torch import nn
 
