@@ -306,6 +306,8 @@ def copied_or_told(copy, model):
     return type(made).__name__, repr(made), list(made.state_dict()), saved(made.state_dict())
 
 
+# While something is compiled, no other module with hooks may be collected; see docs/limits.md.
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("before", [True, False])
