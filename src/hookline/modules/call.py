@@ -39,6 +39,8 @@ class ModuleCall(Call):
     """
 
     key: Key[nn.Module]
+    replica: Key[nn.Module] | None = None
+    """What was called in the place of that module, if it is a replica of `DataParallel`."""
     cls: type[nn.Module]
     paths: tuple[str, ...]
     shared_path: str | None = None
@@ -54,12 +56,14 @@ class ModuleCall(Call):
 
     @property
     def module(self) -> nn.Module:
-        """The module that was called.
+        """The module that was called; in the backward, of a replica, that which it was made of.
 
         Raises:
             ReferenceError: if it is gone.
         """
-        module = self.key()
+        module = None if self.replica is None else self.replica()
+        if module is None:
+            module = self.key()
         if module is None:
             msg = f"the module of {self.describe()} is gone"
             raise ReferenceError(msg)

@@ -27,14 +27,14 @@ from hookline.core.registry import HookRegistry
 from hookline.core.thread import Thread, local, module_switch
 from hookline.modules.call import ModuleCall
 from hookline.modules.fastpath import FUSED, children_called
-from hookline.modules.places import everywhere, lineup_of, outer_lineup, table
+from hookline.modules.places import everywhere, lineup_of, outer_lineup, replicate, table
 from hookline.modules.record import give_back, isolate_inputs, isolate_output, mark_outputs
 from hookline.modules.traced import traced_call
 from hookline.torch_base import backward
 from hookline.torch_base.modes import dispatch_modes
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.paths import roots
-from hookline.torch_base.private import StopRecomputation, sequence_number
+from hookline.torch_base.private import REPLICATE, StopRecomputation, sequence_number
 from hookline.torch_base.stack import acting, place, steps
 from hookline.torch_base.wrappers import hands_on
 
@@ -112,7 +112,7 @@ def _watched(
             thread.stack.pop()
             thread.running = outer_pass
     finally:
-        call.args = call.kwargs = call.out = None
+        call.args = call.kwargs = call.out = call.replica = None
         if timed:
             thread.clock.thaw()
 
@@ -242,6 +242,18 @@ def _wrapped(
         call.args = call.kwargs = call.out = None
 
 
+def _replicating(stand: Stand) -> Callable[..., Any]:
+    original = stand.original
+
+    def replicate_for_data_parallel(module: nn.Module) -> nn.Module:
+        replica = original(module)
+        if stand.active:
+            replicate(module, replica)
+        return replica
+
+    return replicate_for_data_parallel
+
+
 class _Helpers:
     """Torch's own public hooks that tell the engine of new modules and of optimizer steps."""
 
@@ -260,7 +272,12 @@ class _Helpers:
         self._handles = []
 
 
-_parts: Final = (Patch(nn.Module, "__call__", _stand_in), backward.patch, _Helpers())
+_parts: Final = (
+    Patch(nn.Module, "__call__", _stand_in),
+    Patch(nn.Module, REPLICATE, _replicating),
+    backward.patch,
+    _Helpers(),
+)
 
 
 def _install() -> None:

@@ -18,6 +18,7 @@ from hookline.core.entry import EMPTY, Lineup
 from hookline.core.registry import HookRegistry
 from hookline.core.switch import lock
 from hookline.core.thread import Thread, module_switch
+from hookline.torch_base.replicas import add_replica
 from hookline.torch_base.wrappers import hands_on, is_compiled
 
 if TYPE_CHECKING:
@@ -62,6 +63,19 @@ def traced_registry_of(module: nn.Module, inner: HookRegistry | None = None) -> 
         if ref(module) not in traced and not is_compiled(type(module)):
             traced[ref(module, _forget)] = registry
         return registry
+
+
+def replicate(module: nn.Module, replica: nn.Module) -> None:
+    """Let a replica stand for a module, with the hooks of that."""
+    with lock:
+        add_replica(replica, module)
+        registry = table.get(ref(module))
+        if registry is not None:
+            table[ref(replica, _forget_replica)] = registry
+
+
+def _forget_replica(key: Key[nn.Module]) -> None:
+    table.pop(key, None)
 
 
 def registries_at(key: Key[nn.Module]) -> Iterator[HookRegistry]:

@@ -102,6 +102,10 @@ _find("autograd._engine_run_backward")
 """What every `backward` and `grad` goes through; hookline stands in its place while hooks are
 on. No public call sees the begin, the end and the failure of a run."""
 
+REPLICATE = "_replicate_for_data_parallel"
+_find(f"nn.Module.{REPLICATE}")
+"""Makes a replica of a module for `DataParallel`. Nothing public tells which module it is of."""
+
 compiled_codes: Callable[[Any], list[Any]] = _find(
     "_C._dynamo.eval_frame._debug_get_cache_entry_list"
 )

@@ -68,9 +68,8 @@ def in_a_trace(tensor: Tensor) -> bool:
 def _unusual(tensor: Any) -> Tensor | None:
     if in_a_trace(tensor) or getattr(tensor, "fake_mode", None) is not None:
         return None
-    if is_sharded(tensor):
-        tensor = tensor.to_local()
-    elif tensor.is_nested:
+    tensor = local_part(tensor)
+    if tensor.is_nested:
         tensor = tensor.values()
     if has_own_operations(type(tensor)):
         return None
@@ -97,6 +96,24 @@ def stored_values(tensor: Tensor) -> Tensor:
 def is_sharded(tensor: Any) -> bool:
     """Whether a tensor is a `DTensor`, spread over processes, or this process's part of it."""
     return hasattr(tensor, "placements") and hasattr(tensor, "to_local")
+
+
+def local_part(tensor: Any) -> Tensor:
+    """Of a sharded tensor, the part in this process; any other tensor as it is."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def copied(tensor: Any) -> Tensor:
+    """A copy that asks no other process for anything.
+
+    The `clone` of a `DTensor` may: one that stands for a sum over processes is added up.
+    """
+    if type(tensor) in _PLAIN or not is_sharded(tensor):
+        return tensor.clone()
+    part = tensor.to_local().clone()
+    mesh, placements = tensor.device_mesh, tensor.placements
+    size = {"shape": tensor.shape, "stride": tensor.stride()}
+    return type(tensor).from_local(part, mesh, placements, run_check=False, **size)
 
 
 def version_of(tensor: Tensor) -> int | None:
