@@ -17,6 +17,7 @@ import hookline
 from hookline import ModuleHook, add_hook, capture, hooks_of, register_forward_hook, watch
 from hookline.module_hooks import StatsHook, TimerHook
 from hookline.modules.places import table
+from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 from hookline.torch_base.paths import roots
 from hookline.torch_base.replicas import originals
@@ -198,7 +199,7 @@ def test_value_hooks_of_a_wrapped_layer_change_what_replicas_give(net, run):
 
 def test_hooks_on_everything_see_replicas(net, run):
     """As `hookline run` puts them on."""
-    with Recorder(time=True) as recorder:
+    with Recorder(Measures(time=True)) as recorder:
         step(run, net)
     assert {(row.root, row.path) for row in recorder.rows()} == {
         ("Net", path) for path in ("", "enc", "enc.0", "enc.1", "head")
