@@ -1,0 +1,146 @@
+"""Which events there must be, told in a second way: by torch's own hooks and by autograd nodes.
+
+The forward: torch's global hooks on all modules, which run also where a call raised. The backward:
+hooks on the autograd nodes that make a call's outputs; a call has a backward in each run of the
+engine in which one of them runs, or one of a call inside it, and its gradients are those that
+arrive there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from hookline import ModuleHook
+from tests.matrix.case import Case, flat
+
+
+@dataclass
+class Events:
+    """What happened.
+
+    Attributes:
+        forward: a sign and the number of the call, in order: `>0 >1 <1 <0`.
+        classes: the class of each call's module.
+        repeated: whether each call is made inside a backward.
+        backward: for each call and run of the engine, the gradients of its outputs by place, and
+            when the first of them arrived.
+    """
+
+    forward: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
+    repeated: list[bool] = field(default_factory=list)
+    backward: dict[tuple[int, int], tuple[int, dict[int, Tensor]]] = field(default_factory=dict)
+
+
+@contextmanager
+def plainly(events: Events) -> Iterator[None]:
+    """Note what happens without hookline."""
+    stack: list[int] = []
+    runs: dict[int, int] = {}
+    clock = iter(range(10**9))
+    times: dict[tuple[int, int], int] = {}
+
+    def begin(module: nn.Module, args: Any) -> None:
+        if isinstance(module, ActivationWrapper):  # it hands on; scopes see the module inside
+            return
+        stack.append(len(events.classes))
+        events.classes.append(type(module).__name__)
+        events.repeated.append(torch._C._current_graph_task_id() != -1)
+        events.forward.append(f">{stack[-1]}")
+
+    def end(module: nn.Module, args: Any, out: Any) -> None:
+        if isinstance(module, ActivationWrapper):
+            return
+        number = stack.pop()
+        events.forward.append(f"<{number}")
+        seen: set[tuple[Any, int]] = set()
+        for place, tensor in enumerate(t for t in flat(out) if isinstance(t, Tensor)):
+            node = tensor.grad_fn
+            if node is not None and (node, tensor.output_nr) not in seen:
+                seen.add((node, tensor.output_nr))
+                around = [*stack, number]
+                node.register_prehook(arrives(around, place, tensor.output_nr, id(node)))
+
+    def arrives(around: list[int], place: int, slot: int, node: int) -> Callable[[Any], None]:
+        def hook(gradients: Any) -> None:
+            task = torch._C._current_graph_task_id()
+            run = runs.setdefault(task, len(runs))
+            now = times.setdefault((task, node), next(clock))
+            for number in around:
+                _, grads = events.backward.setdefault((number, run), (now, {}))
+            if gradients[slot] is not None:
+                grads[place] = gradients[slot].detach().clone()
+
+        return hook
+
+    with (
+        register_module_forward_pre_hook(begin),
+        register_module_forward_hook(end, always_call=True),
+    ):
+        yield
+
+
+class Notes(ModuleHook):
+    """The same by hookline; checks on the way that begins and ends nest."""
+
+    name = "notes"
+
+    def __init__(self) -> None:
+        self.events = Events()
+        self.begins: list[tuple[int, int]] = []
+        self.open: list[Any] = []
+        self.runs: dict[int, int] = {}
+        self.kept: list[Any] = []
+        self.known: dict[tuple[Any, ...], bool] = {}
+        self.gone: list[str] = []
+
+    def forward_preprocess(self, call):
+        call.number = len(self.events.classes)
+        self.events.classes.append(call.type)
+        self.events.forward.append(f">{call.number}")
+        self.events.repeated.append(call.recomputing)
+        self.known.setdefault((call.root, call.pass_number, call.path, call.index), call.recomputing)
+        self.open.append((call, "forward"))
+
+    def forward_postprocess(self, call):
+        assert self.open.pop() == (call, "forward")
+        self.events.forward.append(f"<{call.number}")
+
+    def aborted(self, call, exception):
+        _, direction = self.open.pop()
+        assert direction == "forward"
+        self.gone.append(type(exception).__name__)
+        self.events.forward.append(f"<{call.number}")
+
+    def backward_preprocess(self, call):
+        run = self.runs.setdefault(id(call.window.run), len(self.runs))
+        self.kept.append(call.window.run)  # so that its id stays its own
+        self.begins.append((call.number, run))
+        self.open.append((call, "backward"))
+
+    def backward_postprocess(self, call):
+        assert self.open.pop() == (call, "backward")
+        run = self.runs[id(call.window.run)]
+        gradients = enumerate(flat(call.grad_output))
+        found = {place: g.detach().clone() for place, g in gradients if g is not None}
+        self.events.backward[call.number, run] = (0, found)
+
+
+def observed(make: Callable[[], Case], around: Callable[[nn.Module], Any]) -> None:
+    """Run a case with something around it."""
+    torch.manual_seed(0)
+    case = make()
+    torch.manual_seed(1)
+    with around(case.model):
+        case.step()
