@@ -78,8 +78,10 @@ def plainly(events: Events) -> Iterator[None]:
             run = runs.setdefault(task, len(runs))
             now = times.setdefault((task, node), next(clock))
             for number in around:
-                _, grads = events.backward.setdefault((number, run), (now, {}))
+                if number not in stack:  # one whose forward goes on has no backward yet
+                    events.backward.setdefault((number, run), (now, {}))
             if gradients[slot] is not None:
+                _, grads = events.backward[around[-1], run]
                 grads[place] = gradients[slot].detach().clone()
 
         return hook
@@ -102,7 +104,8 @@ class Notes(ModuleHook):
         self.open: list[Any] = []
         self.runs: dict[int, int] = {}
         self.kept: list[Any] = []
-        self.known: dict[tuple[Any, ...], bool] = {}
+        self.known: dict[tuple[Any, ...], list[Tensor]] = {}
+        self.repeats: list[tuple[list[Tensor], list[Tensor]]] = []
         self.gone: list[str] = []
 
     def forward_preprocess(self, call):
@@ -110,7 +113,13 @@ class Notes(ModuleHook):
         self.events.classes.append(call.type)
         self.events.forward.append(f">{call.number}")
         self.events.repeated.append(call.recomputing)
-        self.known.setdefault((call.root, call.pass_number, call.path, call.index), call.recomputing)
+        name = call.root, call.pass_number, call.path, call.index
+        given = [t.detach().clone() for t in flat([call.args, call.kwargs]) if isinstance(t, Tensor)]
+        if call.recomputing:
+            self.repeats.append((given, self.known[name]))
+        else:
+            assert name not in self.known
+            self.known[name] = given
         self.open.append((call, "forward"))
 
     def forward_postprocess(self, call):
