@@ -28,7 +28,7 @@ class Seen:
         self.count += 1
         for tensor in flat(values):
             if isinstance(tensor, Tensor):
-                _ = tensor.shape, tensor.dtype, tensor.requires_grad
+                _ = tensor.layout, tensor.dtype, tensor.requires_grad
 
 
 class Modules(Seen, ModuleHook):
@@ -162,6 +162,11 @@ def printing(model: nn.Module) -> Iterator[Callable[[], int]]:
         yield file.tell
 
 
+def constants(call: Any, leaf: str, tensor: Tensor) -> bool:
+    """Numbers that the program gives itself, as quantisation's observers begin with infinity."""
+    return call.name == "tensor"
+
+
 _LEVELS = module_hooks, function_hooks
 
 KINDS: dict[str, Kind] = {
@@ -176,7 +181,9 @@ KINDS: dict[str, Kind] = {
     "TimerHook": scoped(*(each.TimerHook for each in _LEVELS), count=_rows),
     "StatsHook": scoped(*(lambda h=each: h.StatsHook(every=1) for each in _LEVELS), count=_rows),
     "NonFiniteHook": scoped(
-        *(lambda h=each: h.NonFiniteHook(action="raise") for each in _LEVELS), count=lambda _: 1
+        lambda: module_hooks.NonFiniteHook(action="raise"),
+        lambda: function_hooks.NonFiniteHook(action="raise", allow=constants),
+        count=lambda _: 1,
     ),
     "PrintHook": printing,
     "RangeHook": scoped(*(each.RangeHook for each in _LEVELS), count=lambda _: 1),

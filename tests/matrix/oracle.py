@@ -1,7 +1,6 @@
-"""Which events there must be, told in a second way: by torch's own hooks and by autograd nodes.
+"""Which events there must be, told in a second way: by plain wrapping and by autograd nodes.
 
-The forward: torch's global hooks on all modules, which run also where a call raised. The backward:
-hooks on the autograd nodes that make a call's outputs; a call has a backward in each run of the
+The forward: what is seen around `nn.Module.__call__`. The backward: hooks on the autograd nodes that make a call's outputs; a call has a backward in each run of the
 engine in which one of them runs, or one of a call inside it, and its gradients are those that
 arrive there.
 """
@@ -16,10 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 
 from hookline import ModuleHook
 from tests.matrix.case import Case, flat
@@ -51,17 +46,13 @@ def plainly(events: Events) -> Iterator[None]:
     clock = iter(range(10**9))
     times: dict[tuple[int, int], int] = {}
 
-    def begin(module: nn.Module, args: Any) -> None:
-        if isinstance(module, ActivationWrapper):  # it hands on; scopes see the module inside
-            return
+    def begin(module: nn.Module) -> None:
         stack.append(len(events.classes))
         events.classes.append(type(module).__name__)
         events.repeated.append(torch._C._current_graph_task_id() != -1)
         events.forward.append(f">{stack[-1]}")
 
-    def end(module: nn.Module, args: Any, out: Any) -> None:
-        if isinstance(module, ActivationWrapper):
-            return
+    def end(out: Any) -> None:
         number = stack.pop()
         events.forward.append(f"<{number}")
         seen: set[tuple[Any, int]] = set()
@@ -82,15 +73,28 @@ def plainly(events: Events) -> Iterator[None]:
                     events.backward.setdefault((number, run), (now, {}))
             if gradients[slot] is not None:
                 _, grads = events.backward[around[-1], run]
-                grads[place] = gradients[slot].detach().clone()
+                grads[place] = kept(gradients[slot])
 
         return hook
 
-    with (
-        register_module_forward_pre_hook(begin),
-        register_module_forward_hook(end, always_call=True),
-    ):
+    original = nn.Module.__call__
+
+    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(module, ActivationWrapper):  # it hands on; scopes see the module inside
+            return original(module, *args, **kwargs)
+        out = None
+        begin(module)
+        try:
+            out = original(module, *args, **kwargs)
+        finally:
+            end(out)
+        return out
+
+    nn.Module.__call__ = __call__
+    try:
         yield
+    finally:
+        nn.Module.__call__ = original
 
 
 class Notes(ModuleHook):
@@ -114,7 +118,7 @@ class Notes(ModuleHook):
         self.events.forward.append(f">{call.number}")
         self.events.repeated.append(call.recomputing)
         name = call.root, call.pass_number, call.path, call.index
-        given = [t.detach().clone() for t in flat([call.args, call.kwargs]) if isinstance(t, Tensor)]
+        given = [kept(t) for t in flat([call.args, call.kwargs]) if isinstance(t, Tensor)]
         if call.recomputing:
             self.repeats.append((given, self.known[name]))
         else:
@@ -142,8 +146,15 @@ class Notes(ModuleHook):
         assert self.open.pop() == (call, "backward")
         run = self.runs[id(call.window.run)]
         gradients = enumerate(flat(call.grad_output))
-        found = {place: g.detach().clone() for place, g in gradients if g is not None}
+        found = {place: kept(g) for place, g in gradients if g is not None}
         self.events.backward[call.number, run] = (0, found)
+
+
+def kept(tensor: Tensor) -> Tensor:
+    """A copy; of what lives inside a transform of `torch.func` only, an empty one of its shape."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return torch.empty(tensor.shape, device="meta")
+    return tensor.detach().clone()
 
 
 def observed(make: Callable[[], Case], around: Callable[[nn.Module], Any]) -> None:

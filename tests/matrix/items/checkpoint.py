@@ -118,7 +118,9 @@ def transformer(kind: str, **options: Any) -> Case:
 
     sizes = {"vocab_size": 17, "num_hidden_layers": 2, "num_attention_heads": 2}
     if kind == "GPT2":
-        config = transformers.GPT2Config(vocab_size=17, n_positions=8, n_embd=8, n_layer=2, n_head=2)
+        config = transformers.GPT2Config(
+            vocab_size=17, n_positions=8, n_embd=8, n_layer=2, n_head=2
+        )
         model: Any = transformers.GPT2LMHeadModel(config)
     elif kind == "Llama":
         sizes |= {"hidden_size": 8, "intermediate_size": 16, "num_key_value_heads": 1}
