@@ -7,9 +7,9 @@ arrive there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,63 +38,65 @@ class Events:
     backward: dict[tuple[int, int], tuple[int, dict[int, Tensor]]] = field(default_factory=dict)
 
 
-@contextmanager
-def plainly(events: Events) -> Iterator[None]:
-    """Note what happens without hookline."""
-    stack: list[int] = []
-    runs: dict[int, int] = {}
-    clock = iter(range(10**9))
-    times: dict[tuple[int, int], int] = {}
+class Plainly:
+    """Notes what happens, without hookline."""
 
-    def begin(module: nn.Module) -> None:
-        stack.append(len(events.classes))
-        events.classes.append(type(module).__name__)
-        events.repeated.append(torch._C._current_graph_task_id() != -1)
-        events.forward.append(f">{stack[-1]}")
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self.stack: list[int] = []
+        self.runs: dict[int, int] = {}
+        self.times: dict[tuple[int, int], int] = {}
 
-    def end(out: Any) -> None:
-        number = stack.pop()
-        events.forward.append(f"<{number}")
+    def __enter__(self) -> None:
+        self.original = original = nn.Module.__call__
+
+        def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(module, ActivationWrapper):  # it hands on; scopes see what is inside
+                return original(module, *args, **kwargs)
+            out = None
+            self.begin(module)
+            try:
+                out = original(module, *args, **kwargs)
+            finally:
+                self.end(out)
+            return out
+
+        nn.Module.__call__ = wrapper
+
+    def __exit__(self, *_: object) -> None:
+        nn.Module.__call__ = self.original
+
+    def begin(self, module: nn.Module) -> None:
+        """A call begins."""
+        self.stack.append(len(self.events.classes))
+        self.events.classes.append(type(module).__name__)
+        self.events.repeated.append(torch._C._current_graph_task_id() != -1)
+        self.events.forward.append(f">{self.stack[-1]}")
+
+    def end(self, out: Any) -> None:
+        """The innermost call ends: from now on the nodes of its outputs tell when they run."""
+        around = tuple(self.stack)
+        self.events.forward.append(f"<{self.stack.pop()}")
         seen: set[tuple[Any, int]] = set()
         for place, tensor in enumerate(t for t in flat(out) if isinstance(t, Tensor)):
-            node = tensor.grad_fn
-            if node is not None and (node, tensor.output_nr) not in seen:
-                seen.add((node, tensor.output_nr))
-                around = [*stack, number]
-                node.register_prehook(arrives(around, place, tensor.output_nr, id(node)))
+            edge = tensor.grad_fn, tensor.output_nr
+            if edge[0] is not None and edge not in seen:
+                seen.add(edge)
+                told = partial(self.arrives, around, place, tensor.output_nr, id(edge[0]))
+                edge[0].register_prehook(told)
 
-    def arrives(around: list[int], place: int, slot: int, node: int) -> Callable[[Any], None]:
-        def hook(gradients: Any) -> None:
-            task = torch._C._current_graph_task_id()
-            run = runs.setdefault(task, len(runs))
-            now = times.setdefault((task, node), next(clock))
-            for number in around:
-                if number not in stack:  # one whose forward goes on has no backward yet
-                    events.backward.setdefault((number, run), (now, {}))
-            if gradients[slot] is not None:
-                _, grads = events.backward[around[-1], run]
-                grads[place] = kept(gradients[slot])
-
-        return hook
-
-    original = nn.Module.__call__
-
-    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(module, ActivationWrapper):  # it hands on; scopes see the module inside
-            return original(module, *args, **kwargs)
-        out = None
-        begin(module)
-        try:
-            out = original(module, *args, **kwargs)
-        finally:
-            end(out)
-        return out
-
-    nn.Module.__call__ = __call__
-    try:
-        yield
-    finally:
-        nn.Module.__call__ = original
+    def arrives(
+        self, around: tuple[int, ...], place: int, slot: int, node: int, gradients: Any
+    ) -> None:
+        """A node of an output of the last call in `around` runs."""
+        task = torch._C._current_graph_task_id()
+        run = self.runs.setdefault(task, len(self.runs))
+        now = self.times.setdefault((task, node), len(self.times))
+        for number in around:
+            if number not in self.stack:  # one whose forward goes on has no backward yet
+                self.events.backward.setdefault((number, run), (now, {}))
+        if gradients[slot] is not None:
+            self.events.backward[around[-1], run][1][place] = kept(gradients[slot])
 
 
 class Notes(ModuleHook):

@@ -16,7 +16,7 @@ from tests.functions.check_effects import Brackets, FunctionBrackets, ModuleBrac
 from tests.matrix.case import different, flat, results, same
 from tests.matrix.items import checkpoint, layers, runs, tensors, transforms
 from tests.matrix.kinds import ALIASING, KINDS
-from tests.matrix.oracle import Events, Notes, observed, plainly
+from tests.matrix.oracle import Events, Notes, observed, Plainly
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
@@ -61,7 +61,7 @@ def plain_results(item):
 def expected_of(item):
     """What happens in an item, told without hookline."""
     expected = Events()
-    observed(ITEMS[item], lambda _: plainly(expected))
+    observed(ITEMS[item], lambda _: Plainly(expected))
     return expected
 
 
