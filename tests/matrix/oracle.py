@@ -1,8 +1,8 @@
 """Which events there must be, told in a second way: by plain wrapping and by autograd nodes.
 
-The forward: what is seen around `nn.Module.__call__`. The backward: hooks on the autograd nodes that make a call's outputs; a call has a backward in each run of the
-engine in which one of them runs, or one of a call inside it, and its gradients are those that
-arrive there.
+The forward: what is seen around `nn.Module.__call__`. The backward: hooks on the autograd nodes
+that make a call's outputs; a call has a backward in each run of the engine in which one of them
+runs, or one of a call inside it, and its gradients are those that arrive there.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tests.functions.check_effects import Brackets, FunctionBrackets, ModuleBrac
 from tests.matrix.case import different, flat, results, same
 from tests.matrix.items import checkpoint, layers, runs, tensors, transforms
 from tests.matrix.kinds import ALIASING, KINDS
-from tests.matrix.oracle import Events, Notes, observed, Plainly
+from tests.matrix.oracle import Events, Notes, Plainly, observed
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),

@@ -55,7 +55,7 @@ def is_repeating() -> bool:
 
     Torch tells nobody; the autograd node that runs may be any.
     """
-    hooks = _saved_tensor_hooks(True)
+    hooks = _saved_tensor_hooks(True)  # noqa: FBT003 - whether or not something is traced
     return hooks is not None and getattr(hooks[1], "__qualname__", "").startswith(_repeating)
 
 

@@ -175,7 +175,7 @@ def fused_by_hand(model: nn.Module) -> nn.Module:
 
 
 def statically_quantised() -> Case:
-    """Prepared with observers (which are modules with hooks of their own), calibrated, converted."""
+    """Prepared with observers, which are called by torch's own hooks; calibrated; converted."""
     with warnings.catch_warnings(action="ignore"):
         model = torch.ao.quantization.QuantWrapper(net(0)[0])
         model.eval().qconfig = torch.ao.quantization.default_qconfig

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ class Wrapper(Tensor):
     held: Tensor
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> Wrapper:
+    def __new__(cls, held: Tensor) -> Self:
         options = {"dtype": held.dtype, "device": held.device, "requires_grad": held.requires_grad}
         return Tensor._make_wrapper_subclass(cls, held.size(), held.stride(), **options)
 
