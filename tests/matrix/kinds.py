@@ -123,6 +123,25 @@ def scoped(*make: Callable[[], Any], count: Callable[..., int]) -> Kind:
 
 
 @contextmanager
+def wrapping(model: nn.Module) -> Iterator[Callable[[], int]]:
+    """Value hooks on wrappers in the place of all modules without layers inside."""
+    seen, wrappers = Seen(), {}
+    with ExitStack() as stack:
+        for parent in list(model.modules()):
+            for name, child in list(parent.named_children()):
+                if any(map(can_be_called, child.children())) or not can_be_called(child):
+                    continue
+                if id(child) not in wrappers:
+                    wrapped, hooks = hookline.with_hooks(child)
+                    wrappers[id(child)] = wrapped, child
+                    stack.enter_context(hooks.add_forward_pre_hook(seen.look))
+                    stack.enter_context(hooks.add_forward_hook(seen.look))
+                    stack.enter_context(hooks.add_backward_hook(seen.look))
+                setattr(parent, name, wrappers[id(child)][0])
+        yield lambda: seen.count
+
+
+@contextmanager
 def watching(model: nn.Module) -> Iterator[Callable[[], int]]:
     """Both levels by `watch`."""
     modules, functions = Modules(), Functions()
@@ -187,6 +206,7 @@ KINDS: dict[str, Kind] = {
     ),
     "PrintHook": printing,
     "RangeHook": scoped(*(each.RangeHook for each in _LEVELS), count=lambda _: 1),
+    "with_hooks": wrapping,
     "watch": watching,
     "capture": capturing,
     "patch": patching,
