@@ -12,8 +12,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 import hookline
-from hookline import FunctionHook, ModuleHook, register_full_backward_hook
-from hookline.module_hooks import CaptureHook, StatsHook
+from hookline import FunctionHook, HookValueError, ModuleHook, register_full_backward_hook
+from hookline.module_hooks import CaptureHook, NonFiniteHook, StatsHook
 from tests.matrix.case import net, rows, smooth, squares
 
 
@@ -215,6 +215,29 @@ def test_nested_tensors_that_are_changed_in_place():
     assert notes.of("backward_pre") == [""]
     with Notes(inputs=True), pytest.raises(NotImplementedError, match="new_empty_strided"):
         run()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_values_in_nested_tensors_are_found_and_replaced():
+    """A NaN in a strided nested tensor, which has no shape, is told; an edit of one fits it."""
+    parts = [torch.ones(2, 4), torch.ones(3, 4)]
+    x = torch.nested.nested_tensor(parts)
+    layer = nn.Linear(4, 2)
+    with torch.no_grad():
+        layer.weight[1, 2] = torch.nan
+        with NonFiniteHook() as nonfinite:
+            layer(x)
+        with hookline.patch(layer, {"": lambda out: out * 0 + 3}):
+            patched = layer(x)
+        with (
+            hookline.patch(layer, {"": lambda out: torch.nested.nested_tensor(parts)}),
+            pytest.raises(HookValueError, match="shape, dtype and device must stay"),
+        ):
+            layer(x)
+
+    assert (nonfinite.first.nan, nonfinite.first.verdict) == (5, "bad parameter")
+    assert nonfinite.first.shape == (2, -1, 2)
+    assert [tuple(part.shape) for part in patched.unbind()] == [(2, 2), (3, 2)]
 
 
 def test_function_hooks_see_a_subclass_as_the_program_does():
