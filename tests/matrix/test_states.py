@@ -201,6 +201,44 @@ def test_the_gradient_of_a_sparse_input_is_not_seen():
     assert matrix.grad is not None
 
 
+class ToDense(nn.Module):
+    def forward(self, x):
+        return x.to_dense()
+
+
+class ToSparse(nn.Module):
+    def forward(self, x):
+        return x.to_sparse()
+
+
+def test_a_sparse_output_that_is_an_input():
+    """It cannot be told from what made it, so the module has no backward; its neighbours have."""
+    model, x = nn.Sequential(ToSparse(), nn.Identity(), ToDense()), rows()
+    with Notes() as notes:
+        model(x).sum().backward()
+
+    assert notes.of("forward") == ["0", "1", "2", ""]
+    assert notes.of("backward_pre") == ["", "2", "0"]
+    assert torch.equal(x.grad, torch.ones(3, 4))
+
+
+def test_several_outputs_of_which_one_is_sparse():
+    """A hook that might change their gradients together sees them, and all are right."""
+
+    class Both(nn.Module):
+        def forward(self, x):
+            return x.to_sparse(), x * 2
+
+    module, x, seen = Both(), rows(), []
+
+    with hookline.register_full_backward_pre_hook(module, lambda m, go: seen.append(len(go))):
+        sparse, dense = module(x)
+        (sparse.to_dense() + dense).sum().backward()
+
+    assert seen == [2]
+    assert torch.equal(x.grad, torch.full((3, 4), 3.0))
+
+
 def test_nested_tensors_that_are_changed_in_place():
     """Torch cannot change a view of one in place; so not where a hook asks for its gradient."""
 
