@@ -44,6 +44,14 @@ class CaptureLimitError(CaptureError, MemoryError):
     """What is captured does not fit into the limit."""
 
 
+class RunFileError(HooklineError, OSError):
+    """The file of a run cannot be read or written."""
+
+
+class MissingExtraError(HooklineError, ImportError):
+    """Something that is not installed with hookline unless asked for; the message says how."""
+
+
 class NonFiniteError(HooklineError, ArithmeticError):
     """NaN or Inf was found.
 

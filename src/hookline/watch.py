@@ -269,7 +269,13 @@ class Watch:
             ):
                 found.setdefault((place, reason), []).append(name)
         return [
-            Silent(self._seats[place].path, self._seats[place].type, *reason, tuple(names))
+            Silent(
+                self._seats[place].path,
+                self._seats[place].type,
+                *reason,
+                tuple(names),
+                self._root.name,
+            )
             for (place, reason), names in found.items()
         ]
 

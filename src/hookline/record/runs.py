@@ -1,0 +1,133 @@
+"""Reading the files of runs. Knows no torch, so that showing a run is quick."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from hookline.errors import RunFileError
+from hookline.record.rows import RunRow
+from hookline.record.schema import APPLICATION, NAMES, VERSION, reader
+
+RowT = TypeVar("RowT")
+
+
+class Rank:
+    """What one process of a run kept.
+
+    Args:
+        path: its file.
+        tables: the rows by their class.
+
+    Attributes:
+        path: its file.
+        info: what the run was.
+    """
+
+    def __init__(self, path: Path, tables: dict[type[Any], list[Any]]) -> None:
+        self.path: Final = path
+        self._tables: Final = tables
+
+    @property
+    def info(self) -> RunRow:
+        """What the run was, in this process.
+
+        Raises:
+            RunFileError: the process was killed before it wrote anything.
+        """
+        if not self.rows(RunRow):
+            msg = f"{self.path} is empty: its process was killed before it wrote anything"
+            raise RunFileError(msg)
+        return self.rows(RunRow)[0]
+
+    def rows(self, kind: type[RowT]) -> list[RowT]:
+        """The rows of a class, such as `TimeRow`."""
+        return self._tables.get(kind, [])
+
+
+class RunData:
+    """What a run kept, in all its processes.
+
+    Args:
+        ranks: its processes.
+    """
+
+    def __init__(self, ranks: Sequence[Rank]) -> None:
+        self._ranks: Final = tuple(ranks)
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """Its processes."""
+        return self._ranks
+
+    @property
+    def info(self) -> RunRow:
+        """What the run was, in its first process."""
+        return self.ranks[0].info
+
+    def rows(self, kind: type[RowT]) -> list[RowT]:
+        """The rows of a class, such as `TimeRow`, of the first process."""
+        return self.ranks[0].rows(kind)
+
+
+def load(path: str | Path) -> RunData:
+    """Read a run.
+
+    Args:
+        path: its file, as it was given to `-o` or `record`.
+
+    Raises:
+        RunFileError: there is no such file, it is no run, or it is of a newer version.
+    """
+    return RunData([load_rank(Path(path))])
+
+
+def load_rank(path: Path) -> Rank:
+    """Read the file of one process of a run.
+
+    Raises:
+        RunFileError: as `load` does.
+    """
+    if not path.is_file():
+        msg = f"there is no run at {path}"
+        raise RunFileError(msg)
+    try:
+        # Writable where that can be: SQLite must roll back what a killed process left half-done.
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as opened:
+            _check(path, opened)
+            return Rank(path, {kind: _read(opened, kind) for kind in NAMES})
+    except sqlite3.DatabaseError as error:
+        msg = f"{path} can't be read as a run: {error}"
+        raise RunFileError(msg) from error
+
+
+def _check(path: Path, opened: sqlite3.Connection) -> None:
+    """Refuse what is no run, or a newer one."""
+    if _pragma(opened, "application_id") != APPLICATION:
+        msg = f"{path} is no run: it was not written by `hookline run -o` or `hookline.record`"
+        raise RunFileError(msg)
+    version = _pragma(opened, "user_version")
+    if version > VERSION:
+        msg = (
+            f"{path} has schema {version}, and this hookline reads up to {VERSION}; "
+            "read it with the newer hookline that wrote it"
+        )
+        raise RunFileError(msg)
+
+
+def _pragma(opened: sqlite3.Connection, name: str) -> int:
+    return opened.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def _read(opened: sqlite3.Connection, kind: type[RowT]) -> list[RowT]:
+    """All rows of a kind; a table that the file's version does not have is empty."""
+    name = NAMES[kind]
+    known = opened.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+    if known is None:
+        return []
+    cursor = opened.execute(f'SELECT * FROM "{name}" ORDER BY rowid')  # noqa: S608
+    read = reader(kind, [column[0] for column in cursor.description])
+    return [read(values) for values in cursor]

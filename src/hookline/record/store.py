@@ -1,0 +1,159 @@
+"""The file of a run: one SQLite database, whole at any moment, also when its process is killed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+from weakref import WeakSet
+
+from hookline.errors import RunFileError
+from hookline.record.rows import RunRow
+from hookline.record.runs import load_rank
+from hookline.record.schema import APPLICATION, NAMES, TABLES, VERSION, create, insert, to_sql
+
+
+class Store:
+    """Writes the file of a run.
+
+    Every `write` is one transaction under SQLite's rollback journal, so that the file alone holds
+    all up to the last of them. Rows replace all rows of their kind: what is kept is aggregates,
+    and a file does not grow with the length of a run.
+
+    Args:
+        path: the file; a run that it holds is replaced, unless a process is still writing it.
+
+    Raises:
+        RunFileError: the file can't be written, holds something else, or is in use.
+
+    Example:
+        >>> import tempfile
+        >>> from hookline.record.rows import FaultRow
+        >>> from hookline.record.runs import load
+        >>> path = Path(tempfile.mkdtemp()) / "run.hookline"
+        >>> with Store(path) as store:
+        ...     store.write({FaultRow: [FaultRow("a fault")]})
+        >>> load(path).rows(FaultRow)
+        [FaultRow(text='a fault')]
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        _make_room(self.path)
+        try:
+            self._connection = sqlite3.connect(
+                self.path, isolation_level=None, check_same_thread=False
+            )
+            self._begin()
+        except sqlite3.Error as error:
+            raise _failure(self.path, "can't be written", error) from error
+        _open.add(self)
+
+    def write(self, tables: Mapping[type[Any], Iterable[object]]) -> None:
+        """Put rows in the place of all rows of their kinds, in one transaction.
+
+        Args:
+            tables: rows by their class.
+
+        Raises:
+            RunFileError: they could not be written; the file holds what it held before.
+        """
+        try:
+            with self._lock, self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                for kind, rows in tables.items():
+                    name = NAMES[kind]
+                    self._connection.execute(f'DELETE FROM "{name}"')  # noqa: S608
+                    self._connection.executemany(insert(name), (to_sql(name, r) for r in rows))
+        except sqlite3.Error as error:
+            raise _failure(self.path, "could not be written", error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        _open.discard(self)
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def hold(self) -> None:
+        """Wait for the transaction that runs, and let no other begin."""
+        self._lock.acquire()
+
+    def go_on(self) -> None:
+        """Undo `hold`."""
+        self._lock.release()
+
+    def _begin(self) -> None:
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            self._connection.execute(f"PRAGMA user_version = {VERSION}")
+            for name in TABLES:
+                self._connection.execute(create(name))
+
+
+_open: Final[WeakSet[Store]] = WeakSet()
+_held: Final[list[Store]] = []
+
+
+def _before_fork() -> None:
+    # A child that ends with half a transaction in its memory would undo it in the file.
+    _held.extend(_open)
+    for store in _held:
+        store.hold()
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().go_on()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )
+
+
+def _make_room(path: Path) -> None:
+    """Remove an earlier run.
+
+    The journal goes first: alone it is rubbish, but next to a new database SQLite would roll it
+    back into that.
+    """
+    try:
+        if not path.exists() or path.stat().st_size == 0:
+            return
+        running = [row for row in load_rank(path).rows(RunRow) if row.state == "running"]
+        if any(row.host == platform.node() and _is_alive(row.process) for row in running):
+            msg = (
+                f"{path} is being written by process {running[0].process}; "
+                "give another file, or wait until it has ended"
+            )
+            raise RunFileError(msg)
+        path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
+        path.unlink()
+    except OSError as error:
+        raise _failure(path, "can't be replaced", error) from error
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _failure(path: Path, what: str, error: Exception) -> RunFileError:
+    return RunFileError(f"{path} {what}: {error}")
