@@ -204,6 +204,8 @@ KINDS: dict[str, Kind] = {
         lambda: function_hooks.NonFiniteHook(action="raise", allow=constants),
         count=lambda _: 1,
     ),
+    "MemoryHook": scoped(*(each.MemoryHook for each in _LEVELS), count=_rows),
+    "FlopHook": scoped(*(each.FlopHook for each in _LEVELS), count=lambda _: 1),
     "PrintHook": printing,
     "RangeHook": scoped(*(each.RangeHook for each in _LEVELS), count=lambda _: 1),
     "with_hooks": wrapping,

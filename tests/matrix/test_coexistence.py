@@ -74,7 +74,15 @@ def test_r6_nobodys_hooks_are_lost(name, kind, set_first, out_first):
     assert_same(peer.run(), bare)
 
 
-TALLIES = {"TimerHook", "StatsHook", "NonFiniteHook", "RangeHook", "capture"}
+TALLIES = {
+    "TimerHook",
+    "StatsHook",
+    "NonFiniteHook",
+    "RangeHook",
+    "MemoryHook",
+    "FlopHook",
+    "capture",
+}
 """Kinds that tell no number of calls here."""
 
 
