@@ -15,6 +15,7 @@ from torch import nn
 
 import hookline
 from hookline import ModuleHook, add_hook, capture, hooks_of, register_forward_hook, watch
+from hookline.core.records import TimeRow
 from hookline.module_hooks import StatsHook, TimerHook
 from hookline.modules.places import table
 from hookline.record.measures import Measures
@@ -201,10 +202,10 @@ def test_hooks_on_everything_see_replicas(net, run):
     """As `hookline run` puts them on."""
     with Recorder(Measures(time=True)) as recorder:
         step(run, net)
-    assert {(row.root, row.path) for row in recorder.rows()} == {
+    assert {(row.root, row.path) for row in recorder.tables()[TimeRow]} == {
         ("Net", path) for path in ("", "enc", "enc.0", "enc.1", "head")
     }
-    assert {row.calls for row in recorder.rows()} == {COPIES}
+    assert {row.calls for row in recorder.tables()[TimeRow]} == {COPIES}
 
 
 def test_a_scope_is_one_thread_s(net, run):

@@ -47,6 +47,19 @@ StopRecomputation: type[BaseException] = _find("utils.checkpoint._StopRecomputat
 """Ends a checkpoint's recomputation early: steering, no error."""
 assert _checkpoint.checkpoint
 
+_repeating: str = _find("utils.checkpoint._recomputation_hook").__qualname__
+_saved_tensor_hooks: Callable[[bool], Any] = _find("_C._autograd._top_saved_tensors_default_hooks")
+
+
+def is_repeating() -> bool:
+    """Whether a non-reentrant checkpoint is repeating its part: its hooks for saved tensors are on.
+
+    Torch tells nobody; the autograd node that runs may be any.
+    """
+    hooks = _saved_tensor_hooks(True)  # noqa: FBT003 - whether or not something is traced
+    return hooks is not None and getattr(hooks[1], "__qualname__", "").startswith(_repeating)
+
+
 operator_schemas: Callable[[str], Any] = _find("_C._jit_get_schemas_for_operator")
 all_schemas: Callable[[], Any] = _find("_C._jit_get_all_schemas")
 """Operators' schemas: tell whether a C function makes or writes a tensor, and give readable names

@@ -121,3 +121,23 @@ def version_of(tensor: Tensor) -> int | None:
     if tensor.is_inference():
         return None
     return tensor._version  # noqa: SLF001 - torch documents it
+
+
+def has_views(tensor: Tensor) -> bool:
+    """Whether torch makes views of a tensor through which gradients flow.
+
+    Of sparse and opaque ones it makes none, and of strided nested ones none that autograd's hooks
+    may change.
+    """
+    if tensor.layout is torch.strided:
+        return not tensor.is_nested
+    return tensor.layout is torch.jagged
+
+
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
+    """The shape; of a strided nested tensor, which has none, with -1 where its parts differ."""
+    if not (tensor.is_nested and tensor.layout is torch.strided):
+        return tuple(tensor.shape)
+    parts = tensor.detach().unbind()
+    sizes = [set(each) for each in zip(*(part.shape for part in parts), strict=True)]
+    return (len(parts), *(each.pop() if len(each) == 1 else -1 for each in sizes))
