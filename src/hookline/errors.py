@@ -44,6 +44,14 @@ class CaptureLimitError(CaptureError, MemoryError):
     """What is captured does not fit into the limit."""
 
 
+class CompileError(HooklineError, RuntimeError):
+    """A module has hooks that cannot be part of the one graph that was asked for."""
+
+
+class HookWarning(UserWarning):
+    """Hooks are left out of something, such as a program that is being recorded."""
+
+
 class NonFiniteError(HooklineError, ArithmeticError):
     """NaN or Inf was found.
 

@@ -32,6 +32,8 @@ class HookObject:
         joint: True for a module hook that changes the gradients of several outputs: where they come
             from different autograd nodes, it gets them all at once, before any flows on.
         retain_inputs: True for a function hook that wants inputs kept for the backward.
+        changes: True for a hook that is there to change what flows, of which a warning says where
+            it cannot, as in a program that is being recorded.
         phases: the phases that an instance takes part in, where not in all whose callbacks its
             class overrides.
     """
@@ -41,6 +43,7 @@ class HookObject:
     needs_grad_input: bool = False
     joint: bool = False
     retain_inputs: bool = False
+    changes: bool = False
     watched_phases: Collection[Phase] | None = None
     level: ClassVar[type[HookObject]]
     """The base class of the hook's level, whose callbacks are empty."""

@@ -17,6 +17,7 @@ from hookline.functions.place import place_function
 from hookline.functions.places import lineup_of
 from hookline.functions.record import mark_outputs, note_outputs
 from hookline.torch_base.private import sequence_number
+from hookline.torch_base.recording import left_out, recorded_by
 from hookline.torch_base.tree import tensors
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ def run_function(
         thread: the thread's state.
         node: the `FunctionNode` through which it is called, if it is.
     """
+    recorder = recorded_by()
+    if recorder:
+        left_out(name, lineup.entries, recorder)
+        return func(*args, **kwargs)
     timed = demand.clock
     if timed:
         thread.clock.freeze()

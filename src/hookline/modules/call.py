@@ -49,6 +49,8 @@ class ModuleCall(Call):
     """How many calls of each function there were in it."""
     wrapped: weakref.ref[HookRegistry] | None = None
     """The hooks of the layer inside a wrapper, if it is that layer's call: only they see it."""
+    region: weakref.ref[nn.Module] | None = None
+    """The module that a region was made of, if it is the region's call: hooks on it run here."""
     shape: tuple[int, tuple[str, ...]] = (0, ())
     """The number of positional and the names of keyword arguments."""
 
@@ -158,6 +160,9 @@ class ModuleCall(Call):
         call = ModuleCall()
         call.__dict__.update(self.__dict__)
         call.start, call.parent, call.wrapped = start, self, weakref.ref(registry)
+        module = None if self.region is None else self.region()
+        if module is not None:
+            call.key, call.cls = weakref.ref(module), type(module)
         return call
 
     def __repr__(self) -> str:

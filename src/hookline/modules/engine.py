@@ -25,17 +25,20 @@ from hookline.core.notes import control_flow
 from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
 from hookline.core.thread import Thread, local, module_switch
+from hookline.modules import recorded
 from hookline.modules.call import ModuleCall
 from hookline.modules.fastpath import FUSED, children_called
-from hookline.modules.places import everywhere, lineup_of, outer_lineup, table
+from hookline.modules.places import around_region, everywhere, lineup_of, outer_lineup, table
 from hookline.modules.record import give_back, isolate_inputs, isolate_output, mark_outputs
-from hookline.modules.traced import traced_call
+from hookline.modules.traced import runs_above, traced_call
 from hookline.torch_base import backward
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.paths import roots
 from hookline.torch_base.private import StopRecomputation, sequence_number
+from hookline.torch_base.recording import left_out, recorded_by
+from hookline.torch_base.regions import stay_out
 from hookline.torch_base.stack import acting, place, steps
-from hookline.torch_base.wrappers import hands_on
+from hookline.torch_base.wrappers import hands_on, innermost, is_region
 
 control_flow.add(StopRecomputation)
 
@@ -54,7 +57,10 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
         thread = local.thread
         if thread.worker is not False:
             acting(thread)
-        own = table.get(ref(module)) if table else None
+        own = None
+        if table:
+            region = is_region[type(module)]
+            own = around_region(module) if region else table.get(ref(module))
         lineup = thread.modules.lineup
         if own is not None or everywhere.lineup is not EMPTY:
             outer = outer_lineup(thread)
@@ -92,6 +98,12 @@ def _watched(
     kwargs: dict[str, Any],
 ) -> Any:
     """Run a call that somebody watches: say whose call it is, and fire its forward events."""
+    recorder = recorded_by()
+    if recorder:
+        left_out(type(module).__name__, lineup.entries, recorder)
+        return original(module, *args, **kwargs)
+    if thread.stack and runs_above(module, thread.stack):
+        return original(module, *args, **kwargs)
     if hands_on[type(module)]:  # only what was put on the wrapper itself sees its call
         lineup = EMPTY if own is None else own.lineup
         if lineup is EMPTY:
@@ -101,6 +113,8 @@ def _watched(
         thread.clock.freeze()
     call = ModuleCall()
     call.args, call.kwargs = args, kwargs
+    if is_region[type(module)]:
+        call.region = ref(innermost(module))
     try:
         place(call, module, thread)
         outer_pass, thread.running = thread.running, call.running
@@ -256,7 +270,8 @@ class _Helpers:
         self._handles = []
 
 
-_parts: Final = (Patch(nn.Module, "__call__", _stand_in), backward.patch, _Helpers())
+_calls: Final = Patch(nn.Module, "__call__", _stand_in)
+_parts: Final = (_calls, backward.patch, recorded.patch, _Helpers())
 
 
 def _install() -> None:
@@ -285,5 +300,7 @@ def _forget_in_child() -> None:
     module_switch.reset()
 
 
+_THROUGH: Final = ("__call__", "_watched", "_handed_on", "_forward", "_run_layer", "_bare", "_wrapped")
+stay_out("hookline.", through=_THROUGH)
 module_switch.connect(_install, _uninstall)
 os.register_at_fork(after_in_child=_forget_in_child)

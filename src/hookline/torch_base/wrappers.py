@@ -88,6 +88,10 @@ def is_compiled(cls: type) -> bool:
     return any(_name(base) == COMPILED for base in cls.__mro__)
 
 
+is_region: Final = _ByClass(is_compiled)
+"""The same, once found out for each class."""
+
+
 def inside(module: nn.Module) -> nn.Module | None:
     """The module that a wrapper wraps; None for any other module."""
     name = _wrapped[type(module)]
