@@ -43,15 +43,19 @@ from hookline.torch_base.wrappers import hands_on, innermost, is_region
 control_flow.add(StopRecomputation)
 
 
+_is_compiling: Final = torch.compiler.is_dynamo_compiling
+_torchs_own: Final = nn.Module.__call__
+
+
 def _stand_in(stand: Stand) -> Callable[..., Any]:
     original = stand.original
-    is_compiling = torch.compiler.is_dynamo_compiling
 
     # The hot path: what every module call pays while any hook is on. One look at what is
     # registered; the rest is for watched calls only.
     def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if is_compiling():
-            return traced_call(original, module, args, kwargs)
+        # The compiler reads nothing of this closure, so that its code is valid also without us.
+        if _is_compiling():
+            return traced_call(_torchs_own, module, args, kwargs)
         if not stand.active:
             return original(module, *args, **kwargs)
         thread = local.thread
@@ -81,6 +85,17 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
             return original(module, *args, **kwargs)
         finally:
             stack.pop()
+
+    return __call__ if original is _torchs_own else _above(original, __call__)
+
+
+def _above(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """Ours, above what somebody else put there, which compiled code calls too."""
+
+    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if _is_compiling():
+            return traced_call(original, module, args, kwargs)
+        return ours(module, *args, **kwargs)
 
     return __call__
 
