@@ -45,10 +45,15 @@ def hooks_of(model: nn.Module) -> list[Registration]:
         >>> [(row.path, row.phase.value) for row in hookline.hooks_of(model)]
         [('0', 'forward')]
     """
-    return [
-        Registration(paths[0], phase, handle.hook, handle)
-        for module_key, paths in _paths(model).items()
+    # What torch.compile gave for a module leads to that module's hooks, and so does the module.
+    found = {
+        registry: paths[0]
+        for module_key, paths in reversed(_paths(model).items())
         for registry in registries_at(module_key)
+    }
+    return [
+        Registration(path, phase, handle.hook, handle)
+        for registry, path in reversed(found.items())
         for handle in registry
         for phase in handle.entry.phases
     ]

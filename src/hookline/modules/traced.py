@@ -11,6 +11,7 @@ compiled again when a hook comes or goes.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count
 from types import CodeType
@@ -25,7 +26,7 @@ from hookline.core.entry import Entry
 from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
 from hookline.core.thread import local
-from hookline.errors import CompileError
+from hookline.errors import CompileError, HookWarning
 from hookline.modules.call import ModuleCall
 from hookline.modules.places import everywhere, registries_at, table
 from hookline.torch_base import private
@@ -68,6 +69,9 @@ class _Plans:
 plans: Final = _Plans()
 _names: Final[dict[State, str]] = {}
 _serial: Final = count()
+
+_PATIENCE: Final = 3
+"""How often code may be compiled again for what its hooks keep."""
 
 _codes: Final[WeakKeyDictionary[nn.Module, WeakSet[CodeType]]] = WeakKeyDictionary()
 """The code objects that were compiled with a guard of ours for a module."""
@@ -124,11 +128,13 @@ def plan_here() -> str | None:
     if torch.compiler.is_exporting():
         left_out(type(module).__name__, chain.from_iterable(state), "torch.export")
         return None
-    name = _names.get(state)
-    if name is None:
-        name = _names[state] = f"hooks_{next(_serial)}"
-        setattr(plans, name, _plan_of(module, state))
+    name = _names.get(state) or _add_plan(module, state)
     plan: Plan = getattr(plans, name)
+    if plan.apart is None and traced.failures(f".{name}.") >= _PATIENCE:
+        delattr(plans, name)
+        name = _add_plan(module, state, restless=True)
+        plan = getattr(plans, name)
+        warnings.warn(plan.reason, HookWarning, stacklevel=2)
     if plan.apart is not None and traced.whole:
         refuse(CompileError, f"fullgraph=True: {plan.reason}")
     return name
@@ -137,15 +143,26 @@ def plan_here() -> str | None:
 setattr(plan_here, private.CONSTANT, True)
 
 
-def _plan_of(module: nn.Module, state: State) -> Plan:
-    names = [e.name for level in state for e in level if needs_python(e)]
-    reason = (
-        f"hooks on {type(module).__name__} cannot be part of a graph: {', '.join(names)}. The "
-        "module is called outside of it: compile without fullgraph=True, hook the compiled model, "
-        "or use hooks that run in the forward only and are not marked by torch.compiler.disable"
-    )
+def _add_plan(module: nn.Module, state: State, *, restless: bool = False) -> str:
+    name = _names[state] = f"hooks_{next(_serial)}"
+    setattr(plans, name, _plan_of(type(module).__name__, state, restless=restless))
+    return name
+
+
+def _plan_of(what: str, state: State, *, restless: bool) -> Plan:
+    names = [e.name for level in state for e in level if restless or needs_python(e)]
+    reason = _reason(what, names, "change with each call" if restless else "are called by Python")
     apart = torch.compiler.disable(_call, reason=reason) if names else None
     return Plan(tuple(map(_level, state)), apart, reason)
+
+
+def _reason(what: str, names: Iterable[str], why: str) -> str:
+    return (
+        f"hooks on {what} cannot be part of a graph, since they, or what they keep, {why}: "
+        f"{', '.join(names)}. The module is called outside of the graph; to keep it inside, put "
+        "them on what torch.compile returned, or use hooks that run in the forward only and keep "
+        "nothing but tensors"
+    )
 
 
 def _level(entries: tuple[Entry, ...]) -> Level:

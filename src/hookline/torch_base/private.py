@@ -80,6 +80,10 @@ dispatch_mode_keys: Any = _find("_C._TorchDispatchModeKey")
 """Tell that operations are being recorded (`torch.jit.trace`, `make_fx`, `torch.export`) or are
 only pretended: a look at a tensor's values would then become part of the program."""
 
+compiling: Any = _find("_guards._TLS")
+"""Its `tracing_context` is there while the compiler and its backend work in this thread, which call
+modules of their own. The public `torch.compiler.is_compiling` is false then."""
+
 fx_flags: Any = _find("fx._symbolic_trace")
 """The module whose flag tells that `torch.fx.symbolic_trace` runs; `is_fx_tracing` warns."""
 

@@ -17,6 +17,7 @@ from hookline.core.entry import Entry
 from hookline.errors import HookWarning
 
 from hookline.torch_base.private import (
+    compiling,
     dispatch_mode,
     dispatch_mode_keys,
     dispatch_modes,
@@ -24,6 +25,7 @@ from hookline.torch_base.private import (
     is_tracing,
 )
 
+_COMPILER: Final = "torch.compile"
 _PROXY: Final[Any] = dispatch_mode_keys.PROXY
 
 
@@ -31,6 +33,8 @@ def recorded_by() -> str | None:
     """What records the operations of this thread; None if nothing does."""
     if torch.compiler.is_exporting():
         return "torch.export"
+    if getattr(compiling, "tracing_context", None) is not None:
+        return _COMPILER
     if is_tracing():
         return "torch.jit.trace"
     if fx_flags._is_fx_tracing_flag:  # noqa: SLF001 - its public reader asks for a compiler first
@@ -51,7 +55,7 @@ def warn_of(entries: Iterable[tuple[str, Entry]], recorder: str) -> None:
         recorder: what records.
     """
     names = [f"{entry.name} on {what}" for what, entry in entries if _changes(entry)]
-    if names:
+    if names and recorder != _COMPILER:  # what it calls is no module of the program's
         msg = (
             f"{recorder} records the program without hooks: {', '.join(names)} left out. Remove "
             "them first, or record inside of hookline.paused()"

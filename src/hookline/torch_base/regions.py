@@ -39,6 +39,11 @@ class Traced(NamedTuple):
     whole: bool
     exported: bool
 
+    def failures(self, text: str) -> int:
+        """How often the code was not valid any more for a reason that names something."""
+        known = private.compiler().utils.guard_failures
+        return sum(text in reason for reason in known.get(self.region, ()))
+
     def guard(self, state_of: Callable[[nn.Module], object], state: object) -> None:
         """Make the code valid only for modules in a state: that of this one, now."""
         if self.source is None:
