@@ -146,7 +146,7 @@ class Watch:
         if prepend:
             makers.reverse()
         placed = self._placed
-        for (path, _, module, function, _), is_seen, seat, entries in zip(
+        for (path, module, _, function, _), is_seen, seat, entries in zip(
             choices, seen, self._seats, self._entries, strict=True
         ):
             if not is_seen or function is not None:
@@ -159,7 +159,7 @@ class Watch:
                 entry = make()
                 put_object(registry, entry, module, prepend=prepend)
                 entries.append(entry)
-                placed.append((registry, entry, seat.called))
+                placed.append((registry, entry, seat.module))
 
     def _put_on_functions(self, hooks: _Named, choices: Sequence[Choice], *, prepend: bool) -> None:
         for hook, name in reversed(hooks) if prepend else hooks:

@@ -61,11 +61,16 @@ class ModuleCall(Call):
         Raises:
             ReferenceError: if it is gone.
         """
-        module = self.key()
+        module = self.found()
         if module is None:
             msg = f"the module of {self.describe()} is gone"
             raise ReferenceError(msg)
         return module
+
+    def found(self) -> nn.Module | None:
+        """The module that was called, if it is still there."""
+        inner = self.region if self.wrapped is not None else None
+        return self.key() if inner is None else inner()
 
     @property
     def path(self) -> str:
@@ -160,9 +165,6 @@ class ModuleCall(Call):
         call = ModuleCall()
         call.__dict__.update(self.__dict__)
         call.start, call.parent, call.wrapped = start, self, weakref.ref(registry)
-        module = None if self.region is None else self.region()
-        if module is not None:
-            call.key, call.cls = weakref.ref(module), type(module)
         return call
 
     def __repr__(self) -> str:

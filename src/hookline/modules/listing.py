@@ -8,6 +8,7 @@ from torch import nn
 
 from hookline.core.handle import HookHandle
 from hookline.core.phases import Phase
+from hookline.core.registry import HookRegistry
 from hookline.modules.places import registries_at
 from hookline.modules.targets import check_callable_module
 from hookline.torch_base.paths import paths_in
@@ -45,15 +46,13 @@ def hooks_of(model: nn.Module) -> list[Registration]:
         >>> [(row.path, row.phase.value) for row in hookline.hooks_of(model)]
         [('0', 'forward')]
     """
-    # What torch.compile gave for a module leads to that module's hooks, and so does the module.
-    found = {
-        registry: paths[0]
-        for module_key, paths in reversed(_paths(model).items())
-        for registry in registries_at(module_key)
-    }
+    found: dict[HookRegistry, str] = {}
+    for module_key, paths in _paths(model).items():
+        for registry in registries_at(module_key):  # a region and its module lead to the same
+            found.setdefault(registry, paths[0])
     return [
         Registration(path, phase, handle.hook, handle)
-        for registry, path in reversed(found.items())
+        for registry, path in found.items()
         for handle in registry
         for phase in handle.entry.phases
     ]

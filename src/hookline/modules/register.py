@@ -79,7 +79,7 @@ def _backward_pre(hook: Callable[..., Any]) -> Callback:
     name = f"backward pre-hook {hook_name(hook)}"
 
     def callback(call: ModuleCall) -> None:
-        module = call.key()
+        module = call.found()
         if module is None:  # made for one call, such as a loss
             return
         value = hook(module, call.grad_output)
@@ -93,7 +93,7 @@ def _backward(hook: Callable[..., Any]) -> Callback:
     name = f"backward hook {hook_name(hook)}"
 
     def callback(call: ModuleCall) -> None:
-        module = call.key()
+        module = call.found()
         if module is None:  # made for one call, such as a loss
             return
         value = hook(module, call.grad_input, call.grad_output)

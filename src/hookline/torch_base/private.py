@@ -126,6 +126,8 @@ def compiler() -> Any:
 
 
 COMPILED = "torch._dynamo.eval_frame.OptimizedModule"
+COMPILERS_OWN = "torch.fx._lazy_graph_module._LazyGraphModule"
+"""What the compiler makes of its graphs, and calls in some backends; people's are without it."""
 SHARDED = "torch.distributed.fsdp.FSDPModule"
 WRAPPERS = {
     COMPILED: "_orig_mod",
