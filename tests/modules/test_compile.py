@@ -480,4 +480,3 @@ def test_break_in_the_model_under_hooks():
     with hookline.module_hooks.TimerHook() as timer:
         assert torch.equal(fast(x), plain)
     assert [row.calls for row in timer.rows() if row.path == ""] == [1]
-

@@ -95,8 +95,7 @@ def step(model, x):
 @pytest.mark.parametrize("first", ["compiled before", "compiled inside"])
 @pytest.mark.parametrize(
     ("put", "make"),
-    [("scope", name) for name in MODULE_HOOKS]
-    + [(put, "timer") for put in PUT if put != "scope"],
+    [("scope", name) for name in MODULE_HOOKS] + [(put, "timer") for put in PUT if put != "scope"],
 )
 def test_hook_objects_compile_nothing_again(put, make, first):
     """However they are put, before or after the first compile: one graph, in and after them."""

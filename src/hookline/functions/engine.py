@@ -46,7 +46,7 @@ def run_function(
     """
     recorder = recorded_by()
     if recorder:
-        left_out(name, lineup.entries, recorder)
+        left_out("functions", lineup.entries, recorder)
         return func(*args, **kwargs)
     timed = demand.clock
     if timed:

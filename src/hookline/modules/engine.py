@@ -315,7 +315,15 @@ def _forget_in_child() -> None:
     module_switch.reset()
 
 
-_THROUGH: Final = ("__call__", "_watched", "_handed_on", "_forward", "_run_layer", "_bare", "_wrapped")
+_THROUGH: Final = (
+    "__call__",
+    "_watched",
+    "_handed_on",
+    "_forward",
+    "_run_layer",
+    "_bare",
+    "_wrapped",
+)
 stay_out("hookline.", through=_THROUGH)
 module_switch.connect(_install, _uninstall)
 os.register_at_fork(after_in_child=_forget_in_child)

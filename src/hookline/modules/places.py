@@ -27,7 +27,6 @@ table: Final[dict[Key[nn.Module], HookRegistry]] = {}
 """The registries of modules."""
 
 
-
 def _changed(key: Key[nn.Module] | None, entry: Entry) -> None:
     from hookline.modules.traced import hooks_changed  # it stands on what is here
 

@@ -23,12 +23,12 @@ def _stand_in(stand: Stand) -> Callable[..., fx.Graph]:
     def trace(tracer: fx.Tracer, root: Any, *args: Any, **kwargs: Any) -> fx.Graph:
         if not stand.active or local.thread.busy:
             return stand.original(tracer, root, *args, **kwargs)
-        found = _hooks_on(root) if isinstance(root, nn.Module) else []
+        found = hooks_on(root) if isinstance(root, nn.Module) else []
         call_module = tracer.call_module
 
         def seen(module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
             def inlined(*args: Any, **kwargs: Any) -> Any:
-                found.extend(_hooks_on(module))
+                found.extend(hooks_on(module))
                 return forward(*args, **kwargs)
 
             return call_module(module, inlined, args, kwargs)
@@ -43,7 +43,8 @@ def _stand_in(stand: Stand) -> Callable[..., fx.Graph]:
     return trace
 
 
-def _hooks_on(module: nn.Module) -> list[tuple[str, Entry]]:
+def hooks_on(module: nn.Module) -> list[tuple[str, Entry]]:
+    """All hooks that run for the calls of a module in every thread, each with the class name."""
     own = (registry.lineup.entries for registry in registries_at(ref(module)))
     return [(type(module).__name__, entry) for entry in chain(everywhere.lineup.entries, *own)]
 

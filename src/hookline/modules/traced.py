@@ -29,8 +29,9 @@ from hookline.core.thread import local
 from hookline.errors import CompileError, HookWarning
 from hookline.modules.call import ModuleCall
 from hookline.modules.places import everywhere, registries_at, table
+from hookline.modules.recorded import hooks_on
 from hookline.torch_base import private
-from hookline.torch_base.recording import left_out
+from hookline.torch_base.recording import warn_of
 from hookline.torch_base.regions import forget, refuse, traced_module
 from hookline.torch_base.wrappers import hands_on, innermost
 
@@ -120,13 +121,14 @@ def plan_here() -> str | None:
     """
     traced = traced_module("module")
     module, state = traced.module, state_of(traced.module)
+    if torch.compiler.is_exporting():
+        if not local.thread.busy:
+            warn_of(hooks_on(module), "torch.export")
+        return None
     if state or everywhere.lineup.entries or _is_hooked(type(module)):
         traced.guard(state_of, state)
         _codes.setdefault(module, WeakSet()).add(traced.region)
     if not state:
-        return None
-    if torch.compiler.is_exporting():
-        left_out(type(module).__name__, chain.from_iterable(state), "torch.export")
         return None
     name = _names.get(state) or _add_plan(module, state)
     plan: Plan = getattr(plans, name)
