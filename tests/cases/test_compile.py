@@ -11,7 +11,6 @@ import hookline
 from hookline import HooklineError, ModuleHook, register_forward_hook, register_forward_pre_hook
 from hookline.torch_base.paths import roots
 
-
 # The compiler asks regions' inputs for it, and hides the warning where warnings are no errors.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
@@ -43,7 +42,7 @@ def counted(model, **options):
     return torch.compile(model, backend=counter, **options), counter
 
 
-# ------------------------------------------------------------------------------------- 21: late hooks
+# --------------------------------------------------------------------------------- 21: late hooks
 
 
 def test_c21_hooks_added_after_the_first_run_are_called():
@@ -88,7 +87,7 @@ def test_c21_a_global_hook_added_late_sees_each_module_once():
 
 
 def test_c54_a_recorded_program_that_is_replayed_calls_no_hook():
-    """On a CPU, a traced program stands for the graph: no Python runs at replay, nothing is baked."""
+    """A traced program stands for the graph here: no Python runs when it is replayed."""
     linear, runs = nn.Linear(2, 2), []
     with register_forward_hook(linear, lambda module, args, output: runs.append(1)):
         linear(X)
@@ -189,7 +188,7 @@ def test_c60_a_scope_costs_no_graph():
     assert sizes == [(1, 3)] * 3
 
 
-# -------------------------------------------------------------------------- 74: what a hook's body does
+# --------------------------------------------------------------------- 74: what a hook's body does
 
 
 def bodies(log, store, buffer):
@@ -247,7 +246,7 @@ def test_c74_hook_objects_read_values_without_a_graph_break():
     assert counter.frame_count == 1
 
 
-# ---------------------------------------------------------------------------------- 76: torch.export
+# -------------------------------------------------------------------------------- 76: torch.export
 
 
 class Store(ModuleHook):
@@ -292,5 +291,5 @@ def test_c76_the_modules_of_an_exported_program_are_refused():
     """They hold parameters and are never called; so is the program itself, which is no module."""
     exported = torch.export.export(Net(), (X,))
     for target in (exported, exported.module().last):
-        with pytest.raises(HooklineError, match="has no forward|not on ExportedProgram"):
+        with pytest.raises(HooklineError, match=r"has no forward|not on ExportedProgram"):
             register_forward_hook(target, print)

@@ -14,7 +14,6 @@ from hookline import (
     add_hook,
     capture,
     edits,
-    function_hooks,
     hooks_of,
     module_hooks,
     patch,

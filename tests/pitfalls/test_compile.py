@@ -14,7 +14,6 @@ from hookline import (
     register_module_forward_hook,
 )
 
-
 # The compiler asks regions' inputs for it, and hides the warning where warnings are no errors.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
@@ -124,7 +123,7 @@ def test_p37_a_hook_that_runs_after_errors_does_so_in_a_region():
 
 
 RECORDERS = {
-    "jit.trace": lambda net, x: torch.jit.trace(net, x),
+    "jit.trace": torch.jit.trace,
     "fx": lambda net, x: torch.fx.symbolic_trace(net),
     "export": lambda net, x: torch.export.export(net, (x,)).module(),
     "export strict": lambda net, x: torch.export.export(net, (x,), strict=True).module(),
@@ -168,7 +167,7 @@ def test_p39_what_changes_values_is_left_out_and_named(recorder):
     for model, put, name in (
         (net, lambda: register_forward_hook(net[0], lambda *args: args[2] * 0), "<lambda>"),
         (net, lambda: hookline.patch(net, edit), r"patch \d+"),
-        (wrapped, lambda: hookline.paused(), None),
+        (wrapped, hookline.paused, None),
     ):
         with put():
             if name is None:

@@ -61,10 +61,8 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
         thread = local.thread
         if thread.worker is not False:
             acting(thread)
-        own = None
-        if table:
-            region = is_region[type(module)]
-            own = around_region(module) if region else table.get(ref(module))
+        own = table.get(ref(module)) if table else None
+        own = around_region(module) if table and is_region[type(module)] else own
         lineup = thread.modules.lineup
         if own is not None or everywhere.lineup is not EMPTY:
             outer = outer_lineup(thread)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.fx
 import torch.utils.checkpoint as _checkpoint  # so that the name below is there
 from torch import nn
 

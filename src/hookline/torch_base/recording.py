@@ -1,8 +1,8 @@
 """Whether a program is being recorded, to be run later without Python: then no hook belongs in it.
 
 What a hook computes would become part of the program, and what it keeps would be a stand-in for a
-value. So hooks rest while `torch.jit.trace`, `torch.fx.symbolic_trace`, `torch.export` and `make_fx`
-record.
+value. So hooks rest while `torch.jit.trace`, `torch.fx.symbolic_trace`, `torch.export` and
+`make_fx` record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import torch
 
 from hookline.core.entry import Entry
 from hookline.errors import HookWarning
-
 from hookline.torch_base.private import (
     compiling,
     dispatch_mode,
