@@ -494,3 +494,6 @@ def test_break_in_the_model_under_hooks():
     with hookline.module_hooks.TimerHook() as timer:
         assert torch.equal(fast(x), plain)
     assert [row.calls for row in timer.rows() if row.path == ""] == [1]
+    started_at = [code() for code in torch._dynamo.convert_frame.input_codes.seen]
+    files = {code.co_filename for code in started_at if code is not None}
+    assert not {file for file in files if "/hookline/" in file}

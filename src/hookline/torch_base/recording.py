@@ -30,15 +30,15 @@ _PROXY: Final[Any] = dispatch_mode_keys.PROXY
 
 def recorded_by() -> str | None:
     """What records the operations of this thread; None if nothing does."""
-    if torch.compiler.is_exporting():
-        return "torch.export"
     if getattr(compiling, "tracing_context", None) is not None:
-        return _COMPILER
+        return "torch.export" if torch.compiler.is_exporting() else _COMPILER
     if is_tracing():
         return "torch.jit.trace"
     if fx_flags._is_fx_tracing_flag:  # noqa: SLF001 - its public reader asks for a compiler first
-        return "torch.fx.symbolic_trace"
-    return "make_fx" if dispatch_modes() and dispatch_mode(_PROXY) is not None else None
+        return "torch.export" if torch.compiler.is_exporting() else "torch.fx.symbolic_trace"
+    if dispatch_modes() and dispatch_mode(_PROXY) is not None:
+        return "torch.export" if torch.compiler.is_exporting() else "make_fx"
+    return None
 
 
 def left_out(what: str, entries: Iterable[Entry], recorder: str) -> None:
