@@ -119,7 +119,7 @@ class Watch:
         if prepend:
             makers.reverse()
         placed = self._placed
-        for (path, _, module, function, _), is_seen, seat in zip(
+        for (path, module, _, function, _), is_seen, seat in zip(
             choices, seen, self._watched.seats, strict=True
         ):
             if not is_seen or function is not None:

@@ -23,22 +23,33 @@ class HookRegistry(StaysHere):
     Args:
         switch: held while the registry has entries, so that what they need is on just then.
         inner: the registry of the wrapped layer, where this is that of a wrapper.
+        changed: told of each hook that comes or goes, but hook objects.
 
     Attributes:
         wrapped: whether it is the `inner` of another: its hooks run there, even where the layer
             object itself is gone.
     """
 
-    __slots__ = ("__weakref__", "inner", "lineup", "switch", "wrapped")
+    __slots__ = ("__weakref__", "changed", "inner", "lineup", "switch", "wrapped")
 
-    def __init__(self, switch: Switch, inner: HookRegistry | None = None) -> None:
+    def __init__(
+        self,
+        switch: Switch,
+        inner: HookRegistry | None = None,
+        changed: Callable[[Entry], None] | None = None,
+    ) -> None:
         self.switch = switch
-        self.inner = inner
+        self.changed = changed
         self.wrapped = False
-        if inner is not None:
-            inner.wrapped = True
+        self.wrap(inner)
         self.lineup: Lineup = EMPTY
         """What is registered now; replaced, never changed."""
+
+    def wrap(self, inner: HookRegistry | None) -> None:
+        """Be the registry of a wrapper of what another is the registry of."""
+        self.inner = inner
+        if inner is not None:
+            inner.wrapped = True
 
     def add(self, entry: Entry, *, prepend: bool = False) -> HookHandle:
         """Register an entry behind the others, or in front of them with `prepend`.
@@ -60,6 +71,7 @@ class HookRegistry(StaysHere):
                 raise HookNameError(msg)
             self.lineup = Lineup((entry, *entries) if prepend else (*entries, entry))
             demand.change(entry, 1)
+        self._tell(entry)
 
     def discard(self, entry: Entry) -> None:
         """Remove an entry at once; does nothing if it is not here any more.
@@ -87,6 +99,12 @@ class HookRegistry(StaysHere):
                 self.switch.release(self)
             else:
                 self.lineup = Lineup(e for e in entries if e is not entry)
+        self._tell(entry)
+
+    # Outside of the lock: whoever is told may wait for a thread that waits for it.
+    def _tell(self, entry: Entry) -> None:
+        if self.changed is not None and not entry.paired:
+            self.changed(entry)
 
     def clear(self) -> None:
         """Remove every entry; see `discard_all`."""

@@ -35,6 +35,8 @@ class HookObject:
         retain_inputs: True for a function hook that wants inputs kept for the backward.
         operator_mode: a torch dispatch mode that sees the operators inside the hook's calls. The
             engine keeps it on the thread while they run, forward and backward.
+        changes: True for a hook that is there to change what flows, of which a warning says where
+            it cannot, as in a program that is being recorded.
         phases: the phases that an instance takes part in, where not in all whose callbacks its
             class overrides.
     """
@@ -45,6 +47,7 @@ class HookObject:
     joint: bool = False
     retain_inputs: bool = False
     operator_mode: Any = None
+    changes: bool = False
     watched_phases: Collection[Phase] | None = None
     level: ClassVar[type[HookObject]]
     """The base class of the hook's level, whose callbacks are empty."""

@@ -51,6 +51,8 @@ class ModuleCall(Call):
     """How many calls of each function there were in it."""
     wrapped: weakref.ref[HookRegistry] | None = None
     """The hooks of the layer inside a wrapper, if it is that layer's call: only they see it."""
+    region: weakref.ref[nn.Module] | None = None
+    """The module that a region was made of, if it is the region's call: hooks on it run here."""
     shape: tuple[int, tuple[str, ...]] = (0, ())
     """The number of positional and the names of keyword arguments."""
 
@@ -63,11 +65,16 @@ class ModuleCall(Call):
         """
         module = None if self.replica is None else self.replica()
         if module is None:
-            module = self.key()
+            module = self.found()
         if module is None:
             msg = f"the module of {self.describe()} is gone"
             raise ReferenceError(msg)
         return module
+
+    def found(self) -> nn.Module | None:
+        """The module that was called, if it is still there."""
+        inner = self.region if self.wrapped is not None else None
+        return self.key() if inner is None else inner()
 
     @property
     def path(self) -> str:
