@@ -1,0 +1,59 @@
+// What the run was, and what is worth a look.
+
+const STATES = {
+  running: "It was still running when this was written, or it was killed. What follows is up to the last time that its file was written to.",
+  failed: "An error ended it.",
+  interrupted: "It was interrupted (Ctrl-C).",
+};
+
+const facts = (pairs) => element("dl", { class: "facts" }, ...pairs.filter(([, value]) => value !== "").map(([name, value]) =>
+  element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+
+const card = (title, ...parts) => element("section", { class: "card" }, element("h2", {}, title), ...parts);
+
+const simpleTable = (names, rows) => element("table", {},
+  element("thead", {}, element("tr", {}, ...names.map((name, i) => element("th", { scope: "col", class: i ? "number" : "" }, name)))),
+  element("tbody", {}, ...rows.map((cells) => element("tr", {}, ...cells.map((cell, i) => element("td", { class: i ? "number" : "" }, cell))))));
+
+const slowest = (view) => {
+  const nodes = moduleTree(view);
+  const whole = wholeOf(nodes);
+  const timed = nodes.filter((node) => selfTime(node)).sort((a, b) => selfTime(b) - selfTime(a)).slice(0, 8);
+  const rows = timed.map((node) => [element("span", { title: node.path || node.label }, node.path || node.label), node.type,
+    element("span", { title: FORMATS.time.exact(selfTime(node)) }, FORMATS.time.text(selfTime(node))), FORMATS.share.text(selfTime(node) / whole.self)]);
+  if (!rows.length) return element("p", {}, "No module was timed in this root and mode.");
+  return simpleTable(["module", "type", "self", "share"], rows);
+};
+
+const notable = (view) => {
+  const count = (number, one, many) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+  const [bad, silent] = [findings(view), view.rank.rows("silent")];
+  const producer = bad.find((row) => row.verdict === "producer");
+  const link = (id, text) => element("li", {}, element("a", { href: `#${id}` }, text));
+  return element("ul", {},
+    link("nonfinite", bad.length ? `NaN or Inf in ${count(bad.length, "place", "places")}${producer ? `, first made by ${address(producer)} (pass ${producer.pass_number})` : ""}` : "No NaN or Inf was found"),
+    link("silent", silent.length ? `${count(silent.length, "module or function", "modules or functions")} never fired` : "All that was watched was seen"));
+};
+
+const drawSummary = (host, view) => {
+  const { info } = view.rank;
+  if (!info) return nothing(host, "This process was killed before it wrote anything.");
+  const passes = view.rank.rows("passes").map((row) => [row.root, row.mode, FORMATS.count.text(row.passes)]);
+  const faults = view.rank.rows("faults");
+  host.append(element("div", { class: "cards" },
+    card("Run", facts([
+      ["state", element("span", { class: `state ${info.state}` }, info.state)],
+      ["program", element("code", {}, info.program.join(" "))],
+      ["began", new Date(info.started * 1000).toLocaleString()],
+      ["lasted", element("span", { title: FORMATS.time.exact(info.updated - info.started) }, FORMATS.time.text(info.updated - info.started))],
+      ["optimizer steps", FORMATS.count.text(info.steps)],
+      ["measured", info.options.join(" ")],
+    ]), ...(STATES[info.state] ? [element("p", {}, STATES[info.state])] : []), ...(info.error ? [element("pre", { class: "error" }, info.error)] : [])),
+    card("Where the time went", slowest(view)),
+    card("Worth a look", notable(view)),
+    card("Passes", passes.length ? simpleTable(["root", "mode", "passes"], passes) : element("p", {}, "No model ran.")),
+    card("Made with", facts([["hookline", info.hookline], ["torch", info.torch], ["Python", info.python], ["on", info.platform], ["host", info.host],
+      ["process", String(info.process)], ["rank", info.ranks > 1 ? `${info.rank} of ${info.ranks}` : ""]])),
+    ...(faults.length ? [card("Faults of hookline's own, and what could not be done", ...faults.map((row) => element("pre", { class: "error" }, row.text)))] : [])));
+  return {};
+};
