@@ -1,22 +1,23 @@
 // The page: its panels, what is chosen, and what is searched for.
 
+// `needs`: tables besides those of the first view.
+const FIRST = ["run", "modules", "passes", "times", "nonfinite", "silent", "faults"];
 const PANELS = [
   { id: "summary", label: "Summary", draw: drawSummary },
-  { id: "modules", label: "Modules", draw: drawModules },
+  { id: "modules", label: "Modules", draw: drawModules, needs: ["memory", "flops"] },
   { id: "functions", label: "Functions", draw: drawFunctions },
-  { id: "heatmap", label: "Heat map", draw: drawHeatMap },
-  { id: "timeline", label: "Timeline", draw: drawTimeline },
-  { id: "nonfinite", label: "Non-finite", draw: drawNonFinite, table: "nonfinite" },
-  { id: "parameters", label: "Parameters", draw: drawParameters },
-  { id: "statistics", label: "Statistics", draw: drawStatistics },
-  { id: "silent", label: "Never fired", draw: drawSilent, table: "silent" },
+  { id: "heatmap", label: "Heat map", draw: drawHeatMap, needs: ["series"] },
+  { id: "timeline", label: "Timeline", draw: drawTimeline, needs: ["events"] },
+  { id: "nonfinite", label: "Non-finite", draw: drawNonFinite, counted: true },
+  { id: "parameters", label: "Parameters", draw: drawParameters, needs: ["parameters"] },
+  { id: "statistics", label: "Statistics", draw: drawStatistics, needs: ["stats"] },
+  { id: "silent", label: "Never fired", draw: drawSilent, counted: true },
   { id: "ranks", label: "Ranks", draw: drawRanks, several: true },
 ];
 
 const at = (id) => document.getElementById(id);
 const page = { rank: 0, root: "", mode: "", clock: "", panel: PANELS[0], drawn: {}, query: "" };
-const sources = [...document.querySelectorAll("script.rank")].map((each) => each.textContent);
-const ranks = [];
+const ranks = Array.from({ length: Number(document.body.dataset.ranks) }, (_, i) => new Rank(i));
 
 /** A place to keep a choice, where the browser gives one to a page from a file. */
 const stored = {
@@ -26,14 +27,14 @@ const stored = {
 
 // What there is to choose from, each once, in the order of the rows.
 const choices = (rank, name) => {
-  const tables = { root: ["modules", "passes", "times", "stats", "events"], mode: ["passes", "times", "stats"], clock: ["times"] }[name];
+  const tables = { root: ["modules", "passes", "times"], mode: ["passes", "times"], clock: ["times"] }[name];
   return new Map(tables.flatMap((table) => rank.rows(table).map((row) => row[name])).filter((each) => each).map((each) => [each, each]));
 };
 
 const drawChoices = () => {
   const rank = ranks[page.rank];
   const boxes = [];
-  if (sources.length > 1) boxes.push(chooser("rank", ranks.map((each, i) => [String(i), each.info?.rank ?? i]), String(page.rank), (chosen) => choose("rank", Number(chosen))));
+  if (ranks.length > 1) boxes.push(chooser("rank", ranks.map((each, i) => [String(i), each.info?.rank ?? i]), String(page.rank), (chosen) => choose("rank", Number(chosen))));
   for (const name of ["root", "mode", "clock"]) {
     const known = choices(rank, name);
     if (!known.has(page[name])) page[name] = known.keys().next().value ?? "";
@@ -42,16 +43,20 @@ const drawChoices = () => {
   at("choices").replaceChildren(...boxes);
 };
 
-const choose = (name, chosen) => {
+const choose = async (name, chosen) => {
   page[name] = chosen;
+  await ranks[page.rank].load(FIRST);
   drawChoices();
   at("choices").querySelector(`[name=${name}]`)?.focus();
-  drawPanel();
+  await open();
 };
 
 const tell = (count) => { at("found").textContent = page.query ? `${count.toLocaleString("en")} found` : ""; };
 
-const drawPanel = () => {
+const drawPanel = async () => {
+  const { panel } = page;
+  await ranks[page.rank].load(panel.needs ?? []);
+  if (panel !== page.panel) return; // another one was opened meanwhile
   const host = element("div");
   at("panel").replaceChildren(element("h2", { class: "print-only" }, page.panel.label), host);
   at("panel").setAttribute("aria-labelledby", `tab-${page.panel.id}`);
@@ -61,18 +66,19 @@ const drawPanel = () => {
 };
 
 const drawTabs = () => {
-  const shown = PANELS.filter(({ several }) => !several || sources.length > 1);
-  at("tabs").replaceChildren(...shown.map(({ id, label, table }) => {
-    const count = table ? ranks[page.rank].rows(table).length : 0;
+  const shown = PANELS.filter(({ several }) => !several || ranks.length > 1);
+  at("tabs").replaceChildren(...shown.map(({ id, label, counted }) => {
+    const count = counted ? ranks[page.rank].rows(id).length : 0;
     return element("a", { role: "tab", href: `#${id}`, id: `tab-${id}`, "aria-controls": "panel", "aria-selected": String(id === page.panel.id), tabindex: id === page.panel.id ? 0 : -1 },
       label, ...(count ? [element("b", {}, ` ${count}`)] : []));
   }));
 };
 
-const open = () => {
+const open = async () => {
   page.panel = PANELS.find(({ id }) => `#${id}` === location.hash) ?? PANELS[0];
   drawTabs();
-  drawPanel();
+  at(`tab-${page.panel.id}`).scrollIntoView({ block: "nearest", inline: "nearest" });
+  await drawPanel();
 };
 
 const stepTab = (event) => {
@@ -104,7 +110,7 @@ const colour = (scheme) => {
 };
 
 const listen = () => {
-  addEventListener("hashchange", open);
+  addEventListener("hashchange", () => open());
   at("tabs").addEventListener("keydown", stepTab);
   at("search").addEventListener("input", search);
   at("search").addEventListener("keydown", (event) => {
@@ -127,10 +133,11 @@ const listen = () => {
 
 colour(stored.get("scheme"));
 try {
-  ranks.push(...await Promise.all(sources.map((each) => Rank.read(each))));
+  await ranks[0].load(FIRST);
+  await Promise.all(ranks.map((rank) => rank.load(["run"])));
   drawChoices();
   listen();
-  open();
+  await open();
   document.documentElement.dataset.ready = "";
 } catch (error) {
   at("panel").replaceChildren(element("p", { class: "error" }, `The report could not be drawn: ${error}. It needs a browser of 2023 or later.`));

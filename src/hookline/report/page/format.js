@@ -30,11 +30,14 @@ const duration = (seconds) => {
 
 const grouped = (value) => value.toLocaleString("en", { maximumFractionDigits: 12 });
 
+/** All the digits that the page has. */
+const exactly = (value) => String(Number(value.toPrecision(12)));
+
 const plain = (value) =>
   value === null || value === undefined ? "" : Array.isArray(value) ? value.join(", ") : String(value);
 
 const FORMATS = {
-  time: { text: finiteOr(duration), exact: finiteOr((value) => `${value} s`) },
+  time: { text: finiteOr(duration), exact: finiteOr((value) => `${exactly(value)} s`) },
   count: { text: finiteOr(grouped), exact: finiteOr(grouped) },
   amount: { text: finiteOr((value) => scaled(value, 1000, ["", " k", " M", " G", " T", " P"])), exact: finiteOr(grouped) },
   bytes: {
@@ -43,11 +46,14 @@ const FORMATS = {
   },
   share: {
     text: finiteOr((value) => `${(value * 100).toFixed(1)} %`),
-    exact: finiteOr((value) => `${value * 100} %`),
+    exact: finiteOr((value) => `${exactly(value * 100)} %`),
   },
-  number: { text: finiteOr(significant), exact: finiteOr(String) },
+  number: { text: finiteOr(significant), exact: finiteOr(exactly) },
   words: { text: plain, exact: plain },
 };
+
+/** A part of a whole, where both are known. */
+const part = (value, whole) => (value === undefined || !whole ? undefined : value / whole);
 
 const span = (first, last) => (last > first ? `passes ${first}–${last}` : `pass ${first}`);
 

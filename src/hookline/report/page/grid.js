@@ -7,6 +7,12 @@ const PRINTED = 2000;
 const collator = new Intl.Collator("en", { numeric: true });
 const sorts = new Map(); // by label: a table that is drawn anew for another mode stays sorted
 
+const missing = (value) => value === null || value === undefined || value === "" || Number.isNaN(value) || value.length === 0;
+
+/**
+ * A column: what it shows of a row, as which kind of number, how wide it is, how soon it is dropped
+ * where there is no room (0: never), and which value is so `usual` that it need not be told.
+ */
 const column = (label, value, options = {}) => ({
   label, value, format: FORMATS[options.kind ?? "words"], width: 9, drop: 1, ...options,
   number: (options.kind ?? "words") !== "words",
@@ -19,18 +25,20 @@ class Grid {
   #shown = [];
   #active = null;
 
-  constructor(host, { label, columns, rows, tree = false, sort = null, folded = [], found = () => {} }) {
-    Object.assign(this, { label, columns, rows, tree, found });
+  constructor(host, { label, columns, rows, words, tree = false, sort = null, folded = [], found }) {
+    const told = columns.filter((each, i) => i === 0 || tree || rows.some((row) => !missing(each.value(row)) && each.value(row) !== each.usual));
+    Object.assign(this, { label, columns: told, rows, words, tree, found });
     this.sort = sorts.get(label) ?? sort;
     for (const row of folded) this.#folded.add(row);
+    this.ruler = element("span", { class: "ruler" });
     this.head = element("div", { role: "row", class: "row head", "aria-rowindex": 1 });
     this.body = element("div", { class: "body", role: "rowgroup" });
     this.box = element("div", {
       class: "grid", role: tree ? "treegrid" : "grid", "aria-label": label, tabindex: 0,
       onkeydown: (event) => this.#key(event), onscroll: () => this.#draw(),
       onclick: (event) => this.#click(event),
-    }, element("div", { role: "rowgroup", class: "top" }, this.head), this.body);
-    this.details = element("dl", { class: "details", "aria-label": `${label}: the chosen row` });
+    }, element("div", { role: "rowgroup", class: "top" }, this.head), this.body, this.ruler);
+    this.details = element("dl", { class: "details", "aria-label": `${label}: the chosen row` }, "Choose a row to see all of it.");
     host.append(this.box, this.details);
     new ResizeObserver(() => this.#fit()).observe(this.box);
     this.#fit();
@@ -89,7 +97,7 @@ class Grid {
     const kept = new Set();
     let count = 0;
     const look = (rows) => rows.forEach((row) => {
-      row.haystack ??= row.words.join("\n").toLowerCase();
+      row.haystack ??= this.words(row).join("\n").toLowerCase();
       if (row.haystack.includes(this.#query)) {
         count += 1;
         for (let each = row; each && !kept.has(each); each = this.tree ? each.parent : null) kept.add(each);
@@ -106,10 +114,9 @@ class Grid {
     const { value, number } = this.columns.find((each) => each.label === this.sort.label) ?? this.columns[0];
     const sign = this.sort.down ? -1 : 1;
     const keyed = rows.map((row) => ({ row, key: value(row) }));
-    const missing = ({ key }) => key === null || key === undefined || key === "" || Number.isNaN(key);
     const compare = number ? (a, b) => a.key - b.key : (a, b) => collator.compare(a.key, b.key);
-    const present = keyed.filter((each) => !missing(each)).sort((a, b) => sign * compare(a, b));
-    return [...present, ...keyed.filter(missing)].map(({ row }) => row); // nothing known: always last
+    const present = keyed.filter(({ key }) => !missing(key)).sort((a, b) => sign * compare(a, b));
+    return [...present, ...keyed.filter(({ key }) => missing(key))].map(({ row }) => row); // nothing known: always last
   }
 
   #sortBy({ label, number }) {
@@ -124,7 +131,7 @@ class Grid {
 
   /** Leave out columns that have no room, least important first. */
   #fit() {
-    const room = this.printing ? 120 : this.box.clientWidth / parseFloat(getComputedStyle(this.box).fontSize) / 0.56;
+    const room = this.printing ? 120 : this.box.clientWidth / this.ruler.getBoundingClientRect().width;
     let columns = [...this.columns];
     const needed = () => columns.reduce((sum, each) => sum + each.width, 0);
     for (let drop = 9; drop > 0 && needed() > room; drop -= 1) {
@@ -133,8 +140,9 @@ class Grid {
       }
     }
     this.fitting = columns;
-    const tracks = columns.map(({ width }, i) => (i ? `${width}ch` : `minmax(${width}ch, 1fr)`));
-    this.box.style.setProperty("--columns", tracks.join(" "));
+    const growing = columns.find(({ grow }) => grow) ?? columns[0];
+    const spare = Math.max(0, room - needed() - 0.1);
+    this.box.style.setProperty("--columns", columns.map((each) => `${each.width + (each === growing ? spare : 0)}ch`).join(" "));
     this.#drawHead();
     this.#draw();
   }
@@ -171,14 +179,14 @@ class Grid {
     }, ...cells);
   }
 
-  #cell({ value, format, number, bar, title }, row, level) {
+  #cell({ value, format, number, bar, title, path }, row, level) {
     const known = value(row);
     if (bar) return element("div", { role: "gridcell", class: "bars", title: bar(row).title }, ...bar(row).parts);
     const hint = title?.(row) ?? format.exact(known);
     if (!level) return element("div", { role: "gridcell", class: number ? "number" : "", title: hint }, format.text(known));
     const fold = row.children?.length && this.tree ? (this.#closed.has(row) ? "▸" : "▾") : "";
-    return element("div", { role: "rowheader", class: "name", title: hint, style: `padding-left: ${(level - 1) * 1.1 + 0.3}em` },
-      ...(this.tree ? [element("span", { class: "fold", "aria-hidden": "true" }, fold)] : []), ...this.#marked(format.text(known)));
+    return element("div", { role: "rowheader", class: path ? "name path" : "name", title: hint, style: `padding-left: ${(level - 1) * 1.1 + 0.3}em` },
+      ...(this.tree ? [element("span", { class: "fold", "aria-hidden": "true" }, fold)] : []), element("bdi", {}, ...this.#marked(format.text(known))));
   }
 
   #marked(text) {
@@ -209,7 +217,7 @@ class Grid {
     if (top < this.box.scrollTop) this.box.scrollTop = top;
     else if (top > this.box.scrollTop + room) this.box.scrollTop = top - room;
     this.#draw();
-    const known = this.columns.filter((each) => !each.bar && ![null, undefined, ""].includes(each.value(chosen.row)));
+    const known = this.columns.filter((each) => !each.bar && !missing(each.value(chosen.row)));
     this.details.replaceChildren(...known.map((each) => element("div", {},
       element("dt", {}, each.label), element("dd", {}, each.title?.(chosen.row) ?? each.format.exact(each.value(chosen.row))))));
   }

@@ -18,7 +18,7 @@ const METRICS = { time: ["time a call", "time"], norm: ["norm", "number"], abs_m
 const SCALES = new Map([["all", "one for all rows"], ["row", "each row its own"]]);
 const picked = { metric: "", direction: "", scale: "all" };
 
-/** Which colour a value has: by its logarithm where the values span more than a factor of 50. */
+/** Which colour a value has: by its logarithm where the values span more than a factor of 10. */
 const scaleOf = (rows) => {
   let [low, high, least] = [Infinity, -Infinity, Infinity];
   for (const { values } of rows) {
@@ -29,7 +29,7 @@ const scaleOf = (rows) => {
       if (value > 0) least = Math.min(least, value);
     }
   }
-  const log = low >= 0 && high > 50 * least;
+  const log = low >= 0 && high > 10 * least;
   const [from, to] = log ? [Math.log(least), Math.log(high)] : [low, high];
   const place = (value) => (to > from ? Math.round((((log ? Math.log(value) : value) - from) / (to - from)) * 255) : 128);
   const colour = (value) => {
@@ -77,8 +77,8 @@ class HeatMap {
   constructor(host, rows) {
     this.rows = this.all = rows;
     this.kind = FORMATS[METRICS[picked.metric]?.[1] ?? "number"];
-    this.first = Math.min(...rows.map((row) => row.first));
-    this.end = Math.max(...rows.map((row) => row.first + row.bins * row.width));
+    this.first = rows.reduce((first, row) => Math.min(first, row.first), Infinity);
+    this.end = rows.reduce((end, row) => Math.max(end, row.first + row.bins * row.width), 0);
     this.key = element("div", { class: "key" });
     host.append(this.key);
     this.sheet = new Sheet(host, {

@@ -4,7 +4,7 @@ const WAYS = ["forward", "backward", "recompute"];
 const MEMORY = ["output", "saved", "self_saved", "packed_bytes", "allocated", "peak"];
 
 const newNode = (path, label, parent) => ({
-  path, label, parent, type: "", children: [], calls: undefined, time: {}, words: [path],
+  path, label, parent, type: "", children: [], calls: undefined, time: {},
   parameters: 0, own: undefined, memory: {}, flops: undefined, measured: false,
 });
 
@@ -54,7 +54,6 @@ const moduleTree = (view) => {
   each("times", addTime);
   each("memory", (node, row) => MEMORY.forEach((name) => { node.memory[name] = sum([node.memory[name], row[name]]); }));
   each("flops", (node, row) => { node.flops = sum([node.flops, row.flops]); });
-  for (const node of nodes.values()) node.words.push(node.type, node.path ? "" : view.root);
   return [...nodes.values()];
 };
 
@@ -70,11 +69,11 @@ const timeBars = (node, whole, field) =>
 const timeColumns = (nodes, whole) => {
   const measured = WAYS.filter((way) => nodes.some((node) => node.time[way]));
   return measured.flatMap((way) => [
-    column(way, (node) => node.time[way]?.total, { kind: "time", drop: 3, hint: `${way}, calls inside it included` }),
+    column(way, (node) => node.time[way]?.total, { kind: "time", drop: 3, width: 10, hint: `${way}, calls inside it included` }),
     column(`${way} self`, (node) => node.time[way]?.self, { kind: "time", drop: 5, width: 10, hint: `${way}, calls inside it left out` }),
   ]).concat(
     column("self", selfTime, { kind: "time", drop: 1, hint: "time of its own in all directions" }),
-    column("self share", (node) => selfTime(node) / whole.self, { kind: "share", drop: 4 }),
+    column("self share", (node) => part(selfTime(node), whole.self), { kind: "share", drop: 4 }),
   );
 };
 
@@ -82,7 +81,7 @@ const memoryColumns = (nodes) => {
   const known = MEMORY.filter((name) => nodes.some((node) => node.memory[name] !== undefined));
   if (!known.length) return [];
   const barred = ["peak", "saved", "output"].find((name) => known.includes(name)) ?? known[0];
-  const most = Math.max(...nodes.map((node) => node.memory[barred] ?? 0));
+  const most = nodes.reduce((largest, node) => Math.max(largest, node.memory[barred] ?? 0), 0);
   return [
     column("memory", (node) => node.memory[barred], { number: true, width: 10, drop: 6, hint: `${barred}, as a part of the largest`,
       bar: (node) => bars([["memory", node.memory[barred] ?? 0, FORMATS.bytes.exact(node.memory[barred])]], most) }),
@@ -98,14 +97,14 @@ const wholeOf = (nodes) => {
 const moduleColumns = (nodes, flat) => {
   const whole = wholeOf(nodes);
   const known = (value, made) => (nodes.some((node) => value(node) !== undefined) ? [made] : []);
-  const wide = flat ? whole.self : whole.total;
+  const wide = flat ? nodes.reduce((most, node) => Math.max(most, selfTime(node) ?? 0), 0) : whole.total;
   return [
-    column("module", (node) => (flat ? node.path || node.label : node.label), { width: flat ? 26 : 22, drop: 0, title: (node) => node.path || node.label }),
+    column("module", (node) => (flat ? node.path || node.label : node.label), { width: 18, drop: 0, path: flat, title: (node) => node.path || node.label }),
     column("type", (node) => node.type, { width: 14, drop: 6 }),
     ...(whole.self ? [
-      column("time", flat ? selfTime : bothWays, { width: 14, drop: 2, hint: flat ? "time of its own, as a part of the whole" : "forward and backward, as a part of the whole",
+      column("time", flat ? selfTime : bothWays, { width: 14, drop: 2, hint: flat ? "time of its own, against the longest" : "forward and backward, as a part of the whole",
         bar: (node) => timeBars(node, wide, flat ? "self" : "total") }),
-      column("share", (node) => bothWays(node) / whole.total, { kind: "share", width: 8, drop: flat ? 4 : 0, hint: "forward and backward, calls inside it included, of the root's" }),
+      column("share", (node) => part(bothWays(node), whole.total), { kind: "share", width: 8, drop: flat ? 4 : 0, hint: "forward and backward, calls inside it included, of the root's" }),
       column("calls", (node) => node.calls, { kind: "count", width: 8, drop: 3 }),
       ...timeColumns(nodes, whole),
     ] : []),
@@ -137,12 +136,12 @@ const drawModules = (host, view) => {
     for (const button of folding) button.hidden = flat;
     table.replaceChildren();
     grid = new Grid(table, {
-      label: flat ? "Modules, flat" : "Modules", columns: moduleColumns(nodes, flat), tree: !flat, found: view.found,
+      label: flat ? "Modules, flat" : "Modules", columns: moduleColumns(nodes, flat), tree: !flat, found: view.found, words: (node) => [node.path || node.label, node.type],
       rows: flat ? nodes.filter((node) => node.measured) : [nodes[0]], folded: foldedAtFirst(nodes), sort: flat ? { label: "self", down: true } : null,
     });
     if (view.query) grid.search(view.query);
   };
-  const choice = chooser("shape", SHAPES, shape, (chosen) => { shape = chosen; draw(); });
+  const choice = chooser("view", SHAPES, shape, (chosen) => { shape = chosen; draw(); });
   host.append(element("div", { class: "tools" }, choice, ...folding, legend(["forward", "backward", "recompute"].filter((way) => nodes.some((node) => node.time[way])))), table);
   draw();
   return { search: (query) => grid.search(query), print: (on) => grid.print(on) };

@@ -11,16 +11,18 @@ const facts = (pairs) => element("dl", { class: "facts" }, ...pairs.filter(([, v
 
 const card = (title, ...parts) => element("section", { class: "card" }, element("h2", {}, title), ...parts);
 
-const simpleTable = (names, rows) => element("table", {},
-  element("thead", {}, element("tr", {}, ...names.map((name, i) => element("th", { scope: "col", class: i ? "number" : "" }, name)))),
-  element("tbody", {}, ...rows.map((cells) => element("tr", {}, ...cells.map((cell, i) => element("td", { class: i ? "number" : "" }, cell))))));
+/** A short table whose columns from the third on are numbers. */
+const simpleTable = (names, rows) => {
+  const cells = (tag, texts) => element("tr", {}, ...texts.map((each, i) => element(tag, { class: i > 1 ? "number" : "" }, each)));
+  return element("table", {}, element("thead", {}, cells("th", names)), element("tbody", {}, ...rows.map((each) => cells("td", each))));
+};
 
 const slowest = (view) => {
   const nodes = moduleTree(view);
   const whole = wholeOf(nodes);
   const timed = nodes.filter((node) => selfTime(node)).sort((a, b) => selfTime(b) - selfTime(a)).slice(0, 8);
   const rows = timed.map((node) => [element("span", { title: node.path || node.label }, node.path || node.label), node.type,
-    element("span", { title: FORMATS.time.exact(selfTime(node)) }, FORMATS.time.text(selfTime(node))), FORMATS.share.text(selfTime(node) / whole.self)]);
+    element("span", { title: FORMATS.time.exact(selfTime(node)) }, FORMATS.time.text(selfTime(node))), FORMATS.share.text(part(selfTime(node), whole.self))]);
   if (!rows.length) return element("p", {}, "No module was timed in this root and mode.");
   return simpleTable(["module", "type", "self", "share"], rows);
 };
@@ -28,10 +30,11 @@ const slowest = (view) => {
 const notable = (view) => {
   const count = (number, one, many) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
   const [bad, silent] = [findings(view), view.rank.rows("silent")];
-  const producer = bad.find((row) => row.verdict === "producer");
+  const [first] = bad;
+  const seen = first?.verdict === "producer" ? "first made by" : "first seen at";
   const link = (id, text) => element("li", {}, element("a", { href: `#${id}` }, text));
   return element("ul", {},
-    link("nonfinite", bad.length ? `NaN or Inf in ${count(bad.length, "place", "places")}${producer ? `, first made by ${address(producer)} (pass ${producer.pass_number})` : ""}` : "No NaN or Inf was found"),
+    link("nonfinite", bad.length ? `NaN or Inf in ${count(bad.length, "place", "places")}, ${seen} ${address(first)} (pass ${first.pass_number})` : "No NaN or Inf was found"),
     link("silent", silent.length ? `${count(silent.length, "module or function", "modules or functions")} never fired` : "All that was watched was seen"));
 };
 

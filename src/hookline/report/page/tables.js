@@ -1,7 +1,5 @@
 // All other tables.
 
-const asRows = (rows, words) => rows.map((row) => ({ ...row, children: [], parent: null, words: words(row) }));
-
 /** A panel that is one table. */
 const drawTable = (host, view, options) => {
   if (!options.rows.length) return nothing(host, options.empty);
@@ -25,7 +23,7 @@ const functionNodes = (view) => {
     const key = JSON.stringify([row.root, row.path, row.name]);
     if (!nodes.has(key)) {
       nodes.set(key, { ...newNode(address(row), row.name, null), name: row.name, type: row.type,
-        owner: row.path === null ? OUTSIDE : row.path || row.root, words: [address(row), row.type, row.path === null ? OUTSIDE : ""] });
+        owner: row.path === null ? OUTSIDE : row.path || row.root });
     }
     addTime(nodes.get(key), row);
   }
@@ -52,16 +50,17 @@ const drawFunctions = (host, view) => {
     const nodes = functionNodes(view);
     const whole = { self: sum(nodes.map(selfTime)) };
     const rows = { module: () => groupedBy(nodes, (node) => node.owner), name: () => groupedBy(nodes, (node) => node.name), none: () => nodes }[grouping]();
+    const most = rows.reduce((longest, row) => Math.max(longest, selfTime(row) ?? 0), 0);
     const label = (node) => (node.kind ? node.label : grouping === "module" ? node.name : node.path);
-    const choice = chooser("functions", GROUPS, grouping, (chosen) => { grouping = chosen; drawn = draw(); });
+    const choice = chooser("group", GROUPS, grouping, (chosen) => { grouping = chosen; drawn = draw(); });
     const ways = WAYS.filter((way) => nodes.some((node) => node.time[way]));
     return drawTable(host, view, {
-      label: "Functions", tree: grouping !== "none", rows, sort: { label: "self", down: true }, tools: [choice, legend(ways)],
+      label: "Functions", tree: grouping !== "none", rows, sort: { label: "self", down: true }, words: (node) => [node.path, node.owner, node.type], tools: [choice, legend(ways)],
       empty: "No function was timed in this root and mode: run with --level function or --level both.",
       columns: [
-        column("function", label, { width: 26, drop: 0, title: (node) => node.path }),
+        column("function", label, { width: 18, drop: 0, path: grouping === "none", title: (node) => node.path }),
         ...(nodes.some((node) => node.type) ? [column("type", (node) => node.type, { width: 12, drop: 6 })] : []),
-        column("time", selfTime, { width: 14, drop: 2, hint: "time of its own, as a part of all functions'", bar: (node) => timeBars(node, whole.self, "self") }),
+        column("time", selfTime, { width: 14, drop: 2, hint: "time of its own, against the longest", bar: (node) => timeBars(node, most, "self") }),
         column("calls", (node) => node.calls, { kind: "count", width: 8, drop: 3 }),
         ...timeColumns(nodes, whole),
       ],
@@ -74,43 +73,43 @@ const drawFunctions = (host, view) => {
 // ------------------------------------------------------------------------------------ statistics
 
 const drawStatistics = (host, view) => {
-  const rows = asRows(view.rank.rows("stats").filter(inView(view)), (row) => [address(row), row.type, row.leaf, row.direction]);
+  const rows = view.rank.rows("stats").filter(inView(view));
   const number = (label, name = label, drop = 5) => column(label, (row) => row[name], { kind: "number", drop });
   return drawTable(host, view, {
-    label: "Statistics", rows, empty: "No activations or gradients were looked at in this root and mode: run with --stats.",
+    label: "Statistics", rows, words: (row) => [address(row), row.type, row.leaf, row.direction], empty: "No activations or gradients were looked at in this root and mode: run with --stats.",
     columns: [
-      column("module", address, { width: 24, drop: 0 }),
+      column("module", address, { width: 18, drop: 0, path: true }),
       column("type", (row) => row.type, { width: 12, drop: 8 }),
-      column("tensor", (row) => row.leaf, { width: 16, drop: 2 }),
-      number("mean", "mean", 3), number("std", "std", 1), number("min", "minimum"), number("max", "maximum"),
+      column("tensor", (row) => row.leaf, { width: 12, drop: 1 }),
+      number("mean", "mean", 3), number("std", "std", 2), number("min", "minimum"), number("max", "maximum"),
       number("|max|", "abs_max", 4), number("norm", "norm", 0),
       column("zeros", (row) => row.zero_share, { kind: "share", width: 8, drop: 3 }),
       column("NaN", (row) => row.nan, { kind: "count", width: 6, drop: 4 }),
       column("Inf", (row) => row.inf, { kind: "count", width: 6, drop: 4 }),
       column("calls", (row) => row.calls, { kind: "count", width: 7, drop: 6 }),
       column("values", (row) => row.count, { kind: "amount", width: 8, drop: 7, hint: "finite values in all" }),
-      number("loss scale", "scale", 9),
+      column("loss scale", (row) => row.scale, { kind: "number", drop: 9, usual: 1 }),
     ],
   });
 };
 
 const drawParameters = (host, view) => {
-  const rows = asRows(view.rank.rows("parameters").filter((row) => row.root === view.root), (row) => [row.name, ...row.ties, row.optimizer]);
+  const rows = view.rank.rows("parameters").filter((row) => row.root === view.root);
   const number = (label, name, drop, hint) => column(label, (row) => row[name], { kind: "number", drop, hint });
   return drawTable(host, view, {
-    label: "Parameters", rows, empty: "No optimizer step was looked at in this root: run with --stats.",
+    label: "Parameters", rows, words: (row) => [row.name, ...row.ties, row.optimizer], empty: "No optimizer step was looked at in this root: run with --stats.",
     columns: [
-      column("parameter", (row) => row.name, { width: 24, drop: 0 }),
+      column("parameter", (row) => row.name, { width: 18, drop: 0, path: true }),
       column("shape", (row) => (row.shape.length ? row.shape.join(" × ") : "scalar"), { width: 12, drop: 5 }),
       number("gradient norm", "grad_norm", 0, "mean over steps"), number("largest", "grad_norm_max", 3, "the largest gradient norm"),
       number("latest", "grad_norm_last", 6, "the latest gradient norm"),
       number("update ratio", "update_ratio", 0, "mean of ‖Δw‖ / ‖w‖ over steps; about 0.001 is usual"),
       number("largest ratio", "update_ratio_max", 4), number("latest ratio", "update_ratio_last", 7),
-      number("weight norm", "weight_norm", 2, "after the latest step"),
+      number("weight norm", "weight_norm", 1, "after the latest step"),
       column("not finite", (row) => row.nonfinite, { kind: "count", width: 7, drop: 4, hint: "steps in which the gradient was not finite" }),
       column("steps", (row) => row.steps, { kind: "count", width: 7, drop: 5 }),
       column("optimizer", (row) => row.optimizer, { width: 10, drop: 8 }),
-      number("loss scale", "scale", 9),
+      column("loss scale", (row) => row.scale, { kind: "number", drop: 9, usual: 1 }),
       column("also", (row) => row.ties, { width: 10, drop: 9, hint: "other names of the same parameter" }),
       column("note", (row) => row.note, { width: 10, drop: 8 }),
     ],
@@ -125,12 +124,11 @@ const findings = (view) => view.rank.rows("nonfinite").toSorted((a, b) =>
   VERDICTS.indexOf(a.verdict) - VERDICTS.indexOf(b.verdict) || a.pass_number - b.pass_number);
 
 const drawNonFinite = (host, view) => {
-  const rows = asRows(findings(view), (row) => [address(row), row.type, row.verdict, row.cause]);
   return drawTable(host, view, {
-    label: "Non-finite values", rows,
+    label: "Non-finite values", rows: findings(view), words: (row) => [address(row), row.type, row.verdict, row.cause],
     empty: "No NaN and no Inf was found. (They are looked for by default, and with --nonfinite.)",
     columns: [
-      column("module", address, { width: 20, drop: 0 }),
+      column("module", address, { width: 16, drop: 0, path: true }),
       column("verdict", (row) => row.verdict, { width: 14, drop: 0, hint: "producer: what went in was finite; propagator: it was not; bad parameter: a parameter is not finite" }),
       column("tensor", (row) => row.leaf, { width: 14, drop: 2 }),
       column("cause", (row) => row.cause, { width: 16, drop: 4 }),
@@ -154,13 +152,12 @@ const drawNonFinite = (host, view) => {
 };
 
 const drawSilent = (host, view) => {
-  const rows = asRows(view.rank.rows("silent"), (row) => [row.path || row.root, row.type, row.cause, row.advice]);
   return drawTable(host, view, {
-    label: "Never fired", rows, empty: "All that was watched was seen.",
+    label: "Never fired", rows: view.rank.rows("silent"), words: (row) => [row.path || row.root, row.type, row.cause, row.advice], empty: "All that was watched was seen.",
     columns: [
-      column("module", (row) => row.path || row.root, { width: 18, drop: 0 }),
+      column("module", (row) => row.path || row.root, { width: 16, drop: 0, path: true }),
       column("cause", (row) => row.cause, { width: 13, drop: 0 }),
-      column("what is known, and what to do", (row) => row.advice, { width: 44, drop: 2 }),
+      column("what is known, and what to do", (row) => row.advice, { width: 44, drop: 2, grow: true }),
       column("type", (row) => row.type, { width: 16, drop: 3 }),
       column("hooks", (row) => row.hooks, { width: 14, drop: 4 }),
       column("root", (row) => row.root, { width: 10, drop: 5 }),
@@ -169,9 +166,8 @@ const drawSilent = (host, view) => {
 };
 
 const drawRanks = (host, view) => {
-  const infos = view.ranks.map((rank) => rank.info).filter(Boolean);
   return drawTable(host, view, {
-    label: "Ranks", rows: asRows(infos, (row) => [row.host, row.state]), empty: "",
+    label: "Ranks", rows: view.ranks.map((rank) => rank.info).filter(Boolean), words: (row) => [row.host, row.state], empty: "No process wrote anything.",
     columns: [
       column("rank", (row) => row.rank, { kind: "count", width: 6, drop: 0 }),
       column("state", (row) => row.state, { width: 12, drop: 0 }),

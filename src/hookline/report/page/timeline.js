@@ -56,7 +56,7 @@ class Flames {
 
   constructor(host, events) {
     this.tracks = tracksOf(events);
-    this.end = Math.max(...this.tracks.flatMap(({ blocks }) => blocks.map(({ to }) => to)), 1e-9);
+    this.end = this.tracks.flatMap(({ blocks }) => blocks).reduce((end, { to }) => Math.max(end, to), 1e-9);
     [this.from, this.to] = [0, this.end];
     let top = TRACK;
     for (const track of this.tracks) {
