@@ -36,9 +36,7 @@ _STEPS = {
         "document.querySelector('[name=view]').dispatchEvent(new Event('change'))"
     ),
     "sort by path": "document.querySelector('.head [data-label=module]').click()",
-    "search the flat view": (
-        "search.value = 'mlp'; search.dispatchEvent(new InputEvent('input'))"
-    ),
+    "search the flat view": ("search.value = 'mlp'; search.dispatchEvent(new InputEvent('input'))"),
     "scroll to the middle": "document.querySelector('.grid').scrollTop = 60000",
     "open Heat map": "location.hash = 'heatmap'",
     "open Timeline": "location.hash = 'timeline'",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -19,7 +18,17 @@ SERIES_ROOM: Final = 4_000_000
 """So many numbers of series a page holds, of all ranks together: some 5 MB."""
 
 _SCRIPTS: Final = (
-    "format", "parts", "data", "grid", "modules", "tables", "canvas", "heatmap", "timeline", "summary", "app"
+    "format",
+    "parts",
+    "data",
+    "grid",
+    "modules",
+    "tables",
+    "canvas",
+    "heatmap",
+    "timeline",
+    "summary",
+    "app",
 )
 """The parts of the script, each building on those before it."""
 
@@ -64,10 +73,11 @@ def render(run: Run) -> str:
     return _template().render(
         title=shlex.join(infos[0].program) if infos else "an empty run",
         ranks=[packed(rank, SERIES_ROOM // len(run.ranks)) for rank in run.ranks],
+        style=_part("page.css"),
+        script=Markup("\n").join(_part(f"{name}.js") for name in _SCRIPTS),
     )
 
 
-@cache
 def _template() -> Template:
     page = Environment(
         loader=PackageLoader("hookline.report", "page"),
@@ -75,10 +85,10 @@ def _template() -> Template:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    script = "\n".join(_part(f"{name}.js") for name in _SCRIPTS)
-    page.globals.update(style=Markup(_part("page.css")), script=Markup(script))  # noqa: S704 - ours
     return page.get_template("page.html")
 
 
-def _part(name: str) -> str:
-    return files("hookline.report").joinpath("page", name).read_text(encoding="utf-8")
+def _part(name: str) -> Markup:
+    """A file of the page, which is code and no text."""
+    text = files("hookline.report").joinpath("page", name).read_text(encoding="utf-8")
+    return Markup(text)  # noqa: S704 - it is ours

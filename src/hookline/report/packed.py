@@ -85,16 +85,13 @@ def _number(value: float | None) -> object:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-# -------------------------------------------------------------------------------------------- series
-
-
 def _series(rows: Sequence[SeriesRow], room: int) -> str:
     step = _step([len(row.packed) // 4 for row in rows], room)
     numbers, bins = _joined(rows, step)
     table = _table(NAMES[SeriesRow], rows)
     table["numbers"] |= {"bins": bins, "width": [row.width * step for row in rows]}
-    halves = _upper_halves(numbers)
-    return _text(table, _bytes(halves >> 8) + _bytes(halves & 0xFF))
+    halves = _upper_halves(numbers).astype("<u2").view(np.uint8)
+    return _text(table, halves[1::2].tobytes() + halves[::2].tobytes())
 
 
 def _step(lengths: Sequence[int], room: int) -> int:
@@ -126,11 +123,7 @@ def _merged(row: SeriesRow, step: int, merge: Callable[..., Any]) -> _Floats:
 
 
 def _upper_halves(numbers: _Floats) -> NDArray[np.uint32]:
-    """Floats of 16 bits with the range of float32 and 8 bits of precision (bfloat16), rounded."""
+    """The nearest floats of 16 bits with the range of float32 and 8 bits of precision: bfloat16."""
     bits = np.ascontiguousarray(numbers).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(numbers), np.uint32(0x7FC0), rounded)
-
-
-def _bytes(numbers: NDArray[np.uint32]) -> bytes:
-    return numbers.astype(np.uint8).tobytes()

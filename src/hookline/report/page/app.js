@@ -66,18 +66,21 @@ const drawPanel = async () => {
 };
 
 const drawTabs = () => {
+  const focused = at("tabs").contains(document.activeElement);
   const shown = PANELS.filter(({ several }) => !several || ranks.length > 1);
   at("tabs").replaceChildren(...shown.map(({ id, label, counted }) => {
     const count = counted ? ranks[page.rank].rows(id).length : 0;
     return element("a", { role: "tab", href: `#${id}`, id: `tab-${id}`, "aria-controls": "panel", "aria-selected": String(id === page.panel.id), tabindex: id === page.panel.id ? 0 : -1 },
       label, ...(count ? [element("b", {}, ` ${count}`)] : []));
   }));
+  const chosen = at(`tab-${page.panel.id}`);
+  if (focused) chosen.focus();
+  chosen.scrollIntoView({ block: "nearest", inline: "nearest" });
 };
 
 const open = async () => {
   page.panel = PANELS.find(({ id }) => `#${id}` === location.hash) ?? PANELS[0];
   drawTabs();
-  at(`tab-${page.panel.id}`).scrollIntoView({ block: "nearest", inline: "nearest" });
   await drawPanel();
 };
 
@@ -87,10 +90,7 @@ const stepTab = (event) => {
   const to = { ArrowRight: now + 1, ArrowLeft: now - 1, Home: 0, End: tabs.length - 1 }[event.key];
   if (to === undefined) return;
   event.preventDefault();
-  const { id } = tabs[(to + tabs.length) % tabs.length];
-  location.hash = id.slice("tab-".length);
-  open();
-  at(id).focus();
+  location.hash = tabs[(to + tabs.length) % tabs.length].hash;
 };
 
 const search = () => {

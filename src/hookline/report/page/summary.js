@@ -46,7 +46,7 @@ const drawSummary = (host, view) => {
   host.append(element("div", { class: "cards" },
     card("Run", facts([
       ["state", element("span", { class: `state ${info.state}` }, info.state)],
-      ["program", element("code", {}, info.program.join(" "))],
+      ["program", element("code", {}, at("program").textContent)],
       ["began", new Date(info.started * 1000).toLocaleString()],
       ["lasted", element("span", { title: FORMATS.time.exact(info.updated - info.started) }, FORMATS.time.text(info.updated - info.started))],
       ["optimizer steps", FORMATS.count.text(info.steps)],
