@@ -35,12 +35,12 @@ class Sheet {
   draw() {
     const { width } = this;
     this.spacer.style.height = `${this.total}px`;
+    this.canvas.style.height = "0"; // the box is as high as what it shows, not as its canvas was
     const { height } = this;
     const ratio = window.devicePixelRatio || 1;
-    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
-      Object.assign(this.canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
-      Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
-    }
+    Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
+    const size = { width: Math.round(width * ratio), height: Math.round(height * ratio) };
+    if (this.canvas.width !== size.width || this.canvas.height !== size.height) Object.assign(this.canvas, size);
     const pen = this.canvas.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.fillStyle = shade("panel");

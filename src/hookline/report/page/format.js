@@ -28,6 +28,11 @@ const duration = (seconds) => {
   return `${significant(seconds * size)} ${unit}`;
 };
 
+const share = (value) => {
+  if (value > 0 && value < 1e-5) return "< 0.001 %";
+  return `${value > 0 && value < 1e-3 ? significant(value * 100, 2) : (value * 100).toFixed(1)} %`;
+};
+
 const grouped = (value) => value.toLocaleString("en", { maximumFractionDigits: 12 });
 
 /** All the digits that the page has. */
@@ -45,7 +50,7 @@ const FORMATS = {
     exact: finiteOr((value) => `${grouped(value)} bytes`),
   },
   share: {
-    text: finiteOr((value) => `${(value * 100).toFixed(1)} %`),
+    text: finiteOr(share),
     exact: finiteOr((value) => `${exactly(value * 100)} %`),
   },
   number: { text: finiteOr(significant), exact: finiteOr(exactly) },

@@ -4,6 +4,7 @@
 const ROW = 26;
 const ALL_AT_ONCE = 300;
 const PRINTED = 2000;
+const PAPER = 90; // how many digits are next to each other on it
 const collator = new Intl.Collator("en", { numeric: true });
 const sorts = new Map(); // by label: a table that is drawn anew for another mode stays sorted
 
@@ -131,7 +132,7 @@ class Grid {
 
   /** Leave out columns that have no room, least important first. */
   #fit() {
-    const room = this.printing ? 120 : this.box.clientWidth / this.ruler.getBoundingClientRect().width;
+    const room = this.printing ? PAPER : this.box.clientWidth / this.ruler.getBoundingClientRect().width;
     let columns = [...this.columns];
     const needed = () => columns.reduce((sum, each) => sum + each.width, 0);
     for (let drop = 9; drop > 0 && needed() > room; drop -= 1) {

@@ -40,8 +40,8 @@ const scaleOf = (rows) => {
   return { log, low: log ? least : low, high, zero: log && low === 0, colour };
 };
 
-const heatRows = (view) => view.rank.rows("series").filter(inView(view))
-  .filter((row) => row.metric === picked.metric && row.direction === picked.direction)
+const heatRows = (view) => inOrder(view, view.rank.rows("series").filter(inView(view))
+  .filter((row) => row.metric === picked.metric && row.direction === picked.direction))
   .map((row) => {
     const leaf = ["", "output", "grad_output"].includes(row.leaf) ? "" : ` ${row.leaf}`;
     return { ...row, label: `${address(row)}${leaf}`, haystack: `${address(row)}${leaf}`.toLowerCase() };
@@ -111,10 +111,12 @@ class HeatMap {
     const own = picked.scale === "row";
     const swatch = (kind, text) => element("span", {}, element("i", { class: kind }), text);
     const ends = own ? ["lowest of its row", "highest"] : [this.scale.low, this.scale.high].map(this.kind.text);
+    const width = this.all.reduce((widest, row) => Math.max(widest, row.width), 1);
     return [
       element("span", {}, ends[0], element("i", { class: "ramp", style: `background: linear-gradient(to right, ${VIRIDIS})` }), ends[1]),
       ...(own ? [] : [element("span", {}, this.scale.log ? "logarithmic" : "linear")]),
       ...(this.scale.zero ? [swatch("zero", "0")] : []), swatch("none", "nothing known"), swatch("alarm", "Inf"),
+      ...(width > 1 ? [element("span", {}, `a column is of ${width} passes`)] : []),
     ];
   }
 

@@ -28,6 +28,13 @@ const bothWays = (node) => sum([node.time.forward?.total, node.time.backward?.to
 const inView = (view) => (row) =>
   row.root === view.root && row.mode === view.mode && (!row.clock || row.clock === view.clock);
 
+/** Rows in the order of the modules; those of one module, and of none, stay as they came. */
+const inOrder = (view, rows) => {
+  const places = new Map(view.rank.rows("modules").map((row) => [`${row.root}\n${row.path}`, row.place]));
+  const place = (row) => places.get(`${row.root}\n${row.path}`) ?? Infinity;
+  return rows.map((row) => [place(row), row]).sort(([a], [b]) => (a === b ? 0 : a - b)).map(([, row]) => row);
+};
+
 const moduleTree = (view) => {
   const root = newNode("", view.root, null);
   const nodes = new Map([["", root]]);

@@ -73,19 +73,19 @@ const drawFunctions = (host, view) => {
 // ------------------------------------------------------------------------------------ statistics
 
 const drawStatistics = (host, view) => {
-  const rows = view.rank.rows("stats").filter(inView(view));
+  const rows = inOrder(view, view.rank.rows("stats").filter(inView(view)));
   const number = (label, name = label, drop = 5) => column(label, (row) => row[name], { kind: "number", drop });
   return drawTable(host, view, {
     label: "Statistics", rows, words: (row) => [address(row), row.type, row.leaf, row.direction], empty: "No activations or gradients were looked at in this root and mode: run with --stats.",
     columns: [
       column("module", address, { width: 18, drop: 0, path: true }),
       column("type", (row) => row.type, { width: 12, drop: 8 }),
-      column("tensor", (row) => row.leaf, { width: 12, drop: 1 }),
+      column("tensor", (row) => row.leaf, { width: 13, drop: 1 }),
       number("mean", "mean", 3), number("std", "std", 2), number("min", "minimum"), number("max", "maximum"),
       number("|max|", "abs_max", 4), number("norm", "norm", 0),
       column("zeros", (row) => row.zero_share, { kind: "share", width: 8, drop: 3 }),
-      column("NaN", (row) => row.nan, { kind: "count", width: 6, drop: 4 }),
-      column("Inf", (row) => row.inf, { kind: "count", width: 6, drop: 4 }),
+      column("NaN", (row) => row.nan, { kind: "amount", width: 7, drop: 4 }),
+      column("Inf", (row) => row.inf, { kind: "amount", width: 7, drop: 4 }),
       column("calls", (row) => row.calls, { kind: "count", width: 7, drop: 6 }),
       column("values", (row) => row.count, { kind: "amount", width: 8, drop: 7, hint: "finite values in all" }),
       column("loss scale", (row) => row.scale, { kind: "number", drop: 9, usual: 1 }),
@@ -132,8 +132,8 @@ const drawNonFinite = (host, view) => {
       column("verdict", (row) => row.verdict, { width: 14, drop: 0, hint: "producer: what went in was finite; propagator: it was not; bad parameter: a parameter is not finite" }),
       column("tensor", (row) => row.leaf, { width: 14, drop: 2 }),
       column("cause", (row) => row.cause, { width: 16, drop: 4 }),
-      column("NaN", (row) => row.nan, { kind: "count", width: 8, drop: 1 }),
-      column("Inf", (row) => row.inf, { kind: "count", width: 8, drop: 1 }),
+      column("NaN", (row) => row.nan, { kind: "amount", width: 8, drop: 1 }),
+      column("Inf", (row) => row.inf, { kind: "amount", width: 8, drop: 1 }),
       column("pass", (row) => row.pass_number, { kind: "count", width: 7, drop: 1 }),
       column("step", (row) => row.step, { kind: "count", width: 7, drop: 5 }),
       column("times", (row) => row.times, { kind: "count", width: 7, drop: 3, hint: "in how many calls" }),
