@@ -85,7 +85,7 @@ def test_room_for_series_is_shared_by_the_ranks(tmp_path, monkeypatch):
     one, two = render(stored(tmp_path, tables)), render(stored(tmp_path, tables, tables))
     assert Page(one).data[0]["series"][0]["bins"] == 16
     assert [Page(two).data[rank]["series"][0]["bins"] for rank in (0, 1)] == [8, 8]
-    assert SERIES_ROOM == 4_000_000
+    assert SERIES_ROOM == 2_500_000
 
 
 def test_numbers_that_json_lacks_come_back(tmp_path):

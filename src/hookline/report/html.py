@@ -14,8 +14,8 @@ from hookline.record.rows import RunRow
 from hookline.record.runs import Run
 from hookline.report.packed import packed
 
-SERIES_ROOM: Final = 4_000_000
-"""So many numbers of series a page holds, of all ranks together: some 5 MB."""
+SERIES_ROOM: Final = 2_500_000
+"""So many numbers of series a page holds, of all ranks together: some 3 MB."""
 
 _SCRIPTS: Final = (
     "format",
