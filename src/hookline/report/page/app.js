@@ -44,6 +44,7 @@ const drawChoices = () => {
 };
 
 const choose = async (name, chosen) => {
+  delete document.documentElement.dataset.ready;
   page[name] = chosen;
   await ranks[page.rank].load(FIRST);
   drawChoices();
@@ -63,6 +64,7 @@ const drawPanel = async () => {
   tell(0);
   at("found").textContent = "";
   page.drawn = page.panel.draw(host, { ...page, rank: ranks[page.rank], ranks, found: tell });
+  document.documentElement.dataset.ready = panel.id; // for tests, which wait for it
 };
 
 const drawTabs = () => {
@@ -138,7 +140,6 @@ try {
   drawChoices();
   listen();
   await open();
-  document.documentElement.dataset.ready = "";
 } catch (error) {
   at("panel").replaceChildren(element("p", { class: "error" }, `The report could not be drawn: ${error}. It needs a browser of 2023 or later.`));
   throw error;

@@ -4,7 +4,7 @@ const WAYS = ["forward", "backward", "recompute"];
 const MEMORY = ["output", "saved", "self_saved", "packed_bytes", "allocated", "peak"];
 
 const newNode = (path, label, parent) => ({
-  path, label, parent, type: "", children: [], calls: undefined, time: {},
+  path, label, parent, type: "", children: [], calls: undefined, time: {}, self: undefined, total: undefined,
   parameters: 0, own: undefined, memory: {}, flops: undefined, measured: false,
 });
 
@@ -13,17 +13,14 @@ const addTime = (node, row) => {
   time.calls += row.calls;
   time.self += row.self_time;
   time.total += row.total_time;
+  node.self = plus(node.self, row.self_time);
+  // What was recomputed is a part of the backward that needed it.
+  if (row.direction !== "recompute") node.total = plus(node.total, row.total_time);
   node.calls = WAYS.map((way) => node.time[way]?.calls).find((calls) => calls !== undefined);
 };
 
-const sum = (values) => {
-  const known = values.filter((value) => value !== undefined && value !== null);
-  return known.length ? known.reduce((all, each) => all + each, 0) : undefined;
-};
-
-const selfTime = (node) => sum(WAYS.map((way) => node.time[way]?.self));
-/** Forward and backward; what was recomputed is part of the backward that needed it. */
-const bothWays = (node) => sum([node.time.forward?.total, node.time.backward?.total]);
+/** The sum where both are known, else that which is. */
+const plus = (a, b) => (b === undefined || b === null ? a : (a ?? 0) + b);
 
 const inView = (view) => (row) =>
   row.root === view.root && row.mode === view.mode && (!row.clock || row.clock === view.clock);
@@ -59,8 +56,8 @@ const moduleTree = (view) => {
     for (let above = node; above; above = above.parent) above.parameters += row.parameters;
   }
   each("times", addTime);
-  each("memory", (node, row) => MEMORY.forEach((name) => { node.memory[name] = sum([node.memory[name], row[name]]); }));
-  each("flops", (node, row) => { node.flops = sum([node.flops, row.flops]); });
+  each("memory", (node, row) => MEMORY.forEach((name) => { node.memory[name] = plus(node.memory[name], row[name]); }));
+  each("flops", (node, row) => { node.flops = plus(node.flops, row.flops); });
   return [...nodes.values()];
 };
 
@@ -79,8 +76,8 @@ const timeColumns = (nodes, whole) => {
     column(way, (node) => node.time[way]?.total, { kind: "time", drop: 3, width: 10, hint: `${way}, calls inside it included` }),
     column(`${way} self`, (node) => node.time[way]?.self, { kind: "time", drop: 5, width: 10, hint: `${way}, calls inside it left out` }),
   ]).concat(
-    column("self", selfTime, { kind: "time", drop: 1, hint: "time of its own in all directions" }),
-    column("self share", (node) => part(selfTime(node), whole.self), { kind: "share", drop: 4 }),
+    column("self", (node) => node.self, { kind: "time", drop: 1, hint: "time of its own in all directions" }),
+    column("self share", (node) => part(node.self, whole.self), { kind: "share", drop: 4 }),
   );
 };
 
@@ -97,21 +94,21 @@ const memoryColumns = (nodes) => {
 };
 
 const wholeOf = (nodes) => {
-  const self = sum(nodes.map(selfTime)) || 0;
-  return { self, total: bothWays(nodes[0]) ?? self };
+  const self = nodes.reduce((all, node) => plus(all, node.self), 0);
+  return { self, total: nodes[0].total ?? self };
 };
 
 const moduleColumns = (nodes, flat) => {
   const whole = wholeOf(nodes);
   const known = (value, made) => (nodes.some((node) => value(node) !== undefined) ? [made] : []);
-  const wide = flat ? nodes.reduce((most, node) => Math.max(most, selfTime(node) ?? 0), 0) : whole.total;
+  const wide = flat ? nodes.reduce((most, node) => Math.max(most, node.self ?? 0), 0) : whole.total;
   return [
     column("module", (node) => (flat ? node.path || node.label : node.label), { width: 18, drop: 0, path: flat, title: (node) => node.path || node.label }),
     column("type", (node) => node.type, { width: 14, drop: 6 }),
     ...(whole.self ? [
-      column("time", flat ? selfTime : bothWays, { width: 14, drop: 2, hint: flat ? "time of its own, against the longest" : "forward and backward, as a part of the whole",
+      column("time", (node) => (flat ? node.self : node.total), { width: 14, drop: 2, hint: flat ? "time of its own, against the longest" : "forward and backward, as a part of the whole",
         bar: (node) => timeBars(node, wide, flat ? "self" : "total") }),
-      column("share", (node) => part(bothWays(node), whole.total), { kind: "share", width: 8, drop: flat ? 4 : 0, hint: "forward and backward, calls inside it included, of the root's" }),
+      column("share", (node) => part(node.total, whole.total), { kind: "share", width: 8, drop: flat ? 4 : 0, hint: "forward and backward, calls inside it included, of the root's" }),
       column("calls", (node) => node.calls, { kind: "count", width: 8, drop: 3 }),
       ...timeColumns(nodes, whole),
     ] : []),

@@ -20,9 +20,9 @@ const simpleTable = (names, rows) => {
 const slowest = (view) => {
   const nodes = moduleTree(view);
   const whole = wholeOf(nodes);
-  const timed = nodes.filter((node) => selfTime(node)).sort((a, b) => selfTime(b) - selfTime(a)).slice(0, 8);
+  const timed = nodes.filter((node) => node.self).sort((a, b) => b.self - a.self).slice(0, 8);
   const rows = timed.map((node) => [element("span", { title: node.path || node.label }, node.path || node.label), node.type,
-    element("span", { title: FORMATS.time.exact(selfTime(node)) }, FORMATS.time.text(selfTime(node))), FORMATS.share.text(part(selfTime(node), whole.self))]);
+    element("span", { title: FORMATS.time.exact(node.self) }, FORMATS.time.text(node.self)), FORMATS.share.text(part(node.self, whole.self))]);
   if (!rows.length) return element("p", {}, "No module was timed in this root and mode.");
   return simpleTable(["module", "type", "self", "share"], rows);
 };

@@ -48,9 +48,9 @@ const drawFunctions = (host, view) => {
   const draw = () => {
     host.replaceChildren();
     const nodes = functionNodes(view);
-    const whole = { self: sum(nodes.map(selfTime)) };
+    const whole = { self: nodes.reduce((all, node) => plus(all, node.self), 0) };
     const rows = { module: () => groupedBy(nodes, (node) => node.owner), name: () => groupedBy(nodes, (node) => node.name), none: () => nodes }[grouping]();
-    const most = rows.reduce((longest, row) => Math.max(longest, selfTime(row) ?? 0), 0);
+    const most = rows.reduce((longest, row) => Math.max(longest, row.self ?? 0), 0);
     const label = (node) => (node.kind ? node.label : grouping === "module" ? node.name : node.path);
     const choice = chooser("group", GROUPS, grouping, (chosen) => { grouping = chosen; drawn = draw(); });
     const ways = WAYS.filter((way) => nodes.some((node) => node.time[way]));
@@ -60,7 +60,7 @@ const drawFunctions = (host, view) => {
       columns: [
         column("function", label, { width: 18, drop: 0, path: grouping === "none", title: (node) => node.path }),
         ...(nodes.some((node) => node.type) ? [column("type", (node) => node.type, { width: 12, drop: 6 })] : []),
-        column("time", selfTime, { width: 14, drop: 2, hint: "time of its own, against the longest", bar: (node) => timeBars(node, most, "self") }),
+        column("time", (node) => node.self, { width: 14, drop: 2, hint: "time of its own, against the longest", bar: (node) => timeBars(node, most, "self") }),
         column("calls", (node) => node.calls, { kind: "count", width: 8, drop: 3 }),
         ...timeColumns(nodes, whole),
       ],
