@@ -284,6 +284,23 @@ def test_siblings_are_sorted_within_the_tree(show):
     assert names.index(f"{blocks[0]}.mlp.fc") < names.index(blocks[1])
 
 
+def test_bars_are_sorted_by_what_they_show(show):
+    tables = sample()
+    page = show(tables, panel="modules")
+    choose(page, "view", "flat")
+    head(page, "time").click()
+    own = numbers(column(page, "self"))
+    assert own == sorted(own, reverse=True)
+    choose(page, "view", "tree")
+    head(page, "time").click()
+    whole = {
+        path: sum(ways[way].total for way in ("forward", "backward"))
+        for path, ways in times(tables).items()
+    }
+    blocks = [path for path in column(page, "module") if re.fullmatch(r"blocks\.\d", path)]
+    assert blocks == sorted(blocks, key=whole.get, reverse=True)
+
+
 def test_a_column_is_sorted_by_click_and_by_key(show):
     tables = sample()
     page = show(tables, panel="modules")

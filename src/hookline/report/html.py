@@ -21,6 +21,7 @@ _SCRIPTS: Final = (
     "format",
     "parts",
     "data",
+    "columns",
     "grid",
     "modules",
     "tables",

@@ -21,20 +21,45 @@ const ranks = Array.from({ length: Number(document.body.dataset.ranks) }, (_, i)
 
 /** A place to keep a choice, where the browser gives one to a page from a file. */
 const stored = {
-  get: (name) => { try { return localStorage.getItem(`hookline-${name}`); } catch { return null; } },
-  set: (name, value) => { try { localStorage.setItem(`hookline-${name}`, value); } catch { /* not remembered */ } },
+  get: (name) => {
+    try {
+      return localStorage.getItem(`hookline-${name}`);
+    } catch {
+      return null;
+    }
+  },
+  set: (name, value) => {
+    try {
+      localStorage.setItem(`hookline-${name}`, value);
+    } catch {
+      /* not remembered */
+    }
+  },
 };
 
 // What there is to choose from, each once, in the order of the rows.
 const choices = (rank, name) => {
   const tables = { root: ["modules", "passes", "times"], mode: ["passes", "times"], clock: ["times"] }[name];
-  return new Map(tables.flatMap((table) => rank.rows(table).map((row) => row[name])).filter((each) => each).map((each) => [each, each]));
+  return new Map(
+    tables
+      .flatMap((table) => rank.rows(table).map((row) => row[name]))
+      .filter((each) => each)
+      .map((each) => [each, each]),
+  );
 };
 
 const drawChoices = () => {
   const rank = ranks[page.rank];
   const boxes = [];
-  if (ranks.length > 1) boxes.push(chooser("rank", ranks.map((each, i) => [String(i), each.info?.rank ?? i]), String(page.rank), (chosen) => choose("rank", Number(chosen))));
+  if (ranks.length > 1)
+    boxes.push(
+      chooser(
+        "rank",
+        ranks.map((each, i) => [String(i), each.info?.rank ?? i]),
+        String(page.rank),
+        (chosen) => choose("rank", Number(chosen)),
+      ),
+    );
   for (const name of ["root", "mode", "clock"]) {
     const known = choices(rank, name);
     if (!known.has(page[name])) page[name] = known.keys().next().value ?? "";
@@ -52,7 +77,9 @@ const choose = async (name, chosen) => {
   await open();
 };
 
-const tell = (count) => { at("found").textContent = page.query ? `${count.toLocaleString("en")} found` : ""; };
+const tell = (count) => {
+  at("found").textContent = page.query ? `${count.toLocaleString("en")} found` : "";
+};
 
 const drawPanel = async () => {
   const { panel } = page;
@@ -70,11 +97,24 @@ const drawPanel = async () => {
 const drawTabs = () => {
   const focused = at("tabs").contains(document.activeElement);
   const shown = PANELS.filter(({ several }) => !several || ranks.length > 1);
-  at("tabs").replaceChildren(...shown.map(({ id, label, counted }) => {
-    const count = counted ? ranks[page.rank].rows(id).length : 0;
-    return element("a", { role: "tab", href: `#${id}`, id: `tab-${id}`, "aria-controls": "panel", "aria-selected": String(id === page.panel.id), tabindex: id === page.panel.id ? 0 : -1 },
-      label, ...(count ? [element("b", {}, ` ${count}`)] : []));
-  }));
+  at("tabs").replaceChildren(
+    ...shown.map(({ id, label, counted }) => {
+      const count = counted ? ranks[page.rank].rows(id).length : 0;
+      return element(
+        "a",
+        {
+          role: "tab",
+          href: `#${id}`,
+          id: `tab-${id}`,
+          "aria-controls": "panel",
+          "aria-selected": String(id === page.panel.id),
+          tabindex: id === page.panel.id ? 0 : -1,
+        },
+        label,
+        ...(count ? [element("b", {}, ` ${count}`)] : []),
+      );
+    }),
+  );
   const chosen = at(`tab-${page.panel.id}`);
   if (focused) chosen.focus();
   chosen.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -116,7 +156,11 @@ const listen = () => {
   at("tabs").addEventListener("keydown", stepTab);
   at("search").addEventListener("input", search);
   at("search").addEventListener("keydown", (event) => {
-    if (event.key === "Escape") { event.target.value = ""; search(); event.target.blur(); }
+    if (event.key === "Escape") {
+      event.target.value = "";
+      search();
+      event.target.blur();
+    }
   });
   addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.target.matches("input, select")) return;
@@ -141,6 +185,8 @@ try {
   listen();
   await open();
 } catch (error) {
-  at("panel").replaceChildren(element("p", { class: "error" }, `The report could not be drawn: ${error}. It needs a browser of 2023 or later.`));
+  at("panel").replaceChildren(
+    element("p", { class: "error" }, `The report could not be drawn: ${error}. It needs a browser of 2023 or later.`),
+  );
   throw error;
 }

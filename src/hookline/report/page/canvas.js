@@ -7,14 +7,29 @@ class Sheet {
   constructor(host, { label, role, height, draw, at, choose, key }) {
     this.canvas = element("canvas", { "aria-hidden": "true" });
     this.spacer = element("div", { class: "spacer" });
-    this.box = element("div", { class: "sheet", tabindex: 0, role: "application", "aria-roledescription": role, "aria-label": label,
-      style: `max-height: ${height}px`, onscroll: () => this.draw(), onkeydown: (event) => key(event) && event.preventDefault() }, this.canvas, this.spacer);
+    this.box = element(
+      "div",
+      {
+        class: "sheet",
+        tabindex: 0,
+        role: "application",
+        "aria-roledescription": role,
+        "aria-label": label,
+        style: `max-height: ${height}px`,
+        onscroll: () => this.draw(),
+        onkeydown: (event) => key(event) && event.preventDefault(),
+      },
+      this.canvas,
+      this.spacer,
+    );
     this.tip = element("div", { class: "tip", hidden: true });
     this.told = element("output", { class: "told", "aria-live": "polite" }, "Point at it, or use the arrow keys.");
     host.append(this.box, this.tip, this.told);
     this.paint = draw;
     this.box.addEventListener("pointermove", (event) => this.#point(event, at));
-    this.box.addEventListener("pointerleave", () => { this.tip.hidden = true; });
+    this.box.addEventListener("pointerleave", () => {
+      this.tip.hidden = true;
+    });
     this.box.addEventListener("click", (event) => choose(...this.#place(event)));
     new ResizeObserver(() => this.draw()).observe(this.box);
   }

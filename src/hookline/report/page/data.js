@@ -12,9 +12,13 @@ class Rank {
 
   /** Read some tables; `rows` knows them from then on. */
   async load(names) {
-    await Promise.all(names.filter((name) => this.#sources.has(name) && !this.#rows.has(name)).map(async (name) => {
-      this.#rows.set(name, rowsOf(await inflated(this.#sources.get(name))));
-    }));
+    await Promise.all(
+      names
+        .filter((name) => this.#sources.has(name) && !this.#rows.has(name))
+        .map(async (name) => {
+          this.#rows.set(name, rowsOf(await inflated(this.#sources.get(name))));
+        }),
+    );
   }
 
   rows(name) {

@@ -44,15 +44,15 @@ const plain = (value) =>
 const FORMATS = {
   time: { text: finiteOr(duration), exact: finiteOr((value) => `${exactly(value)} s`) },
   count: { text: finiteOr(grouped), exact: finiteOr(grouped) },
-  amount: { text: finiteOr((value) => scaled(value, 1000, ["", " k", " M", " G", " T", " P"])), exact: finiteOr(grouped) },
+  amount: {
+    text: finiteOr((value) => scaled(value, 1000, ["", " k", " M", " G", " T", " P"])),
+    exact: finiteOr(grouped),
+  },
   bytes: {
     text: finiteOr((value) => scaled(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB"])),
     exact: finiteOr((value) => `${grouped(value)} bytes`),
   },
-  share: {
-    text: finiteOr(share),
-    exact: finiteOr((value) => `${exactly(value * 100)} %`),
-  },
+  share: { text: finiteOr(share), exact: finiteOr((value) => `${exactly(value * 100)} %`) },
   number: { text: finiteOr(significant), exact: finiteOr(exactly) },
   words: { text: plain, exact: plain },
 };

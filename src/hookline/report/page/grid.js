@@ -5,19 +5,7 @@ const ROW = 26;
 const ALL_AT_ONCE = 300;
 const PRINTED = 2000;
 const PAPER = 90; // how many digits are next to each other on it
-const collator = new Intl.Collator("en", { numeric: true });
 const sorts = new Map(); // by label: a table that is drawn anew for another mode stays sorted
-
-const missing = (value) => value === null || value === undefined || value === "" || Number.isNaN(value) || value.length === 0;
-
-/**
- * A column: what it shows of a row, as which kind of number, how wide it is, how soon it is dropped
- * where there is no room (0: never), and which value is so `usual` that it need not be told.
- */
-const column = (label, value, options = {}) => ({
-  label, value, format: FORMATS[options.kind ?? "words"], width: 9, drop: 1, ...options,
-  number: (options.kind ?? "words") !== "words",
-});
 
 class Grid {
   #folded = new Set();
@@ -27,19 +15,35 @@ class Grid {
   #active = null;
 
   constructor(host, { label, columns, rows, words, tree = false, sort = null, folded = [], found }) {
-    const told = columns.filter((each, i) => i === 0 || tree || rows.some((row) => !missing(each.value(row)) && each.value(row) !== each.usual));
+    const told = columns.filter(
+      (each, i) => i === 0 || tree || rows.some((row) => !missing(each.value(row)) && each.value(row) !== each.usual),
+    );
     Object.assign(this, { label, columns: told, rows, words, tree, found });
     this.sort = sorts.get(label) ?? sort;
     for (const row of folded) this.#folded.add(row);
     this.ruler = element("span", { class: "ruler" });
     this.head = element("div", { role: "row", class: "row head", "aria-rowindex": 1 });
     this.body = element("div", { class: "body", role: "rowgroup" });
-    this.box = element("div", {
-      class: "grid", role: tree ? "treegrid" : "grid", "aria-label": label, tabindex: 0,
-      onkeydown: (event) => this.#key(event), onscroll: () => this.#draw(),
-      onclick: (event) => this.#click(event),
-    }, element("div", { role: "rowgroup", class: "top" }, this.head), this.body, this.ruler);
-    this.details = element("dl", { class: "details", "aria-label": `${label}: the chosen row` }, "Choose a row to see all of it.");
+    this.box = element(
+      "div",
+      {
+        class: "grid",
+        role: tree ? "treegrid" : "grid",
+        "aria-label": label,
+        tabindex: 0,
+        onkeydown: (event) => this.#key(event),
+        onscroll: () => this.#draw(),
+        onclick: (event) => this.#click(event),
+      },
+      element("div", { role: "rowgroup", class: "top" }, this.head),
+      this.body,
+      this.ruler,
+    );
+    this.details = element(
+      "dl",
+      { class: "details", "aria-label": `${label}: the chosen row` },
+      "Choose a row to see all of it.",
+    );
     host.append(this.box, this.details);
     new ResizeObserver(() => this.#fit()).observe(this.box);
     this.#fit();
@@ -54,10 +58,11 @@ class Grid {
   }
 
   foldAll(folded) {
-    const each = (rows) => rows.forEach((row) => {
-      if (row.children.length) this.#fold(row, folded && row.parent !== null);
-      each(row.children);
-    });
+    const each = (rows) =>
+      rows.forEach((row) => {
+        if (row.children.length) this.#fold(row, folded && row.parent !== null);
+        each(row.children);
+      });
     each(this.rows);
     this.#lay();
   }
@@ -81,7 +86,7 @@ class Grid {
     const kept = this.#query ? this.#matching() : null;
     this.#shown = [];
     const add = (rows, level) => {
-      const ordered = this.#ordered(kept ? rows.filter((row) => kept.has(row)) : rows);
+      const ordered = inSortOrder(kept ? rows.filter((row) => kept.has(row)) : rows, this.columns, this.sort);
       ordered.forEach((row, i) => {
         this.#shown.push({ row, level, place: i + 1, of: ordered.length });
         if (this.tree && !this.#closed.has(row)) add(row.children, level + 1);
@@ -97,27 +102,18 @@ class Grid {
   #matching() {
     const kept = new Set();
     let count = 0;
-    const look = (rows) => rows.forEach((row) => {
-      row.haystack ??= this.words(row).join("\n").toLowerCase();
-      if (row.haystack.includes(this.#query)) {
-        count += 1;
-        for (let each = row; each && !kept.has(each); each = this.tree ? each.parent : null) kept.add(each);
-      }
-      if (this.tree) look(row.children);
-    });
+    const look = (rows) =>
+      rows.forEach((row) => {
+        row.haystack ??= this.words(row).join("\n").toLowerCase();
+        if (row.haystack.includes(this.#query)) {
+          count += 1;
+          for (let each = row; each && !kept.has(each); each = this.tree ? each.parent : null) kept.add(each);
+        }
+        if (this.tree) look(row.children);
+      });
     look(this.rows);
     this.found(count);
     return kept;
-  }
-
-  #ordered(rows) {
-    if (!this.sort || rows.length < 2) return rows;
-    const { value, number } = this.columns.find((each) => each.label === this.sort.label) ?? this.columns[0];
-    const sign = this.sort.down ? -1 : 1;
-    const keyed = rows.map((row) => ({ row, key: value(row) }));
-    const compare = number ? (a, b) => a.key - b.key : (a, b) => collator.compare(a.key, b.key);
-    const present = keyed.filter(({ key }) => !missing(key)).sort((a, b) => sign * compare(a, b));
-    return [...present, ...keyed.filter(({ key }) => missing(key))].map(({ row }) => row); // nothing known: always last
   }
 
   #sortBy({ label, number }) {
@@ -130,31 +126,33 @@ class Grid {
     [...this.head.querySelectorAll("button")].find((each) => each.dataset.label === label)?.focus();
   }
 
-  /** Leave out columns that have no room, least important first. */
   #fit() {
     const room = this.printing ? PAPER : this.box.clientWidth / this.ruler.getBoundingClientRect().width;
-    let columns = [...this.columns];
-    const needed = () => columns.reduce((sum, each) => sum + each.width, 0);
-    for (let drop = 9; drop > 0 && needed() > room; drop -= 1) {
-      for (const each of columns.filter((other) => other.drop === drop).reverse()) {
-        if (needed() > room) columns = columns.filter((other) => other !== each);
-      }
-    }
-    this.fitting = columns;
-    const growing = columns.find(({ grow }) => grow) ?? columns[0];
-    const spare = Math.max(0, room - needed() - 0.1);
-    this.box.style.setProperty("--columns", columns.map((each) => `${each.width + (each === growing ? spare : 0)}ch`).join(" "));
+    this.fitting = fittingColumns(this.columns, room);
+    const growing = this.fitting.find(({ grow }) => grow) ?? this.fitting[0];
+    const spare = Math.max(0, room - widthOf(this.fitting) - 0.1);
+    const tracks = this.fitting.map((each) => `${each.width + (each === growing ? spare : 0)}ch`);
+    this.box.style.setProperty("--columns", tracks.join(" "));
     this.#drawHead();
     this.#draw();
   }
 
   #drawHead() {
-    this.head.replaceChildren(...this.fitting.map((each) => {
-      const sorted = this.sort?.label === each.label ? (this.sort.down ? "descending" : "ascending") : "none";
-      return element("div", { role: "columnheader", "aria-sort": sorted, class: each.number ? "number" : "" },
-        element("button", { type: "button", title: each.hint, "data-label": each.label, onclick: () => this.#sortBy(each) },
-          each.label, element("span", { "aria-hidden": "true" }, { ascending: " ▲", descending: " ▼", none: "" }[sorted])));
-    }));
+    this.head.replaceChildren(
+      ...this.fitting.map((each) => {
+        const sorted = this.sort?.label === each.label ? (this.sort.down ? "descending" : "ascending") : "none";
+        return element(
+          "div",
+          { role: "columnheader", "aria-sort": sorted, class: each.number && !each.bar ? "number" : "" },
+          element(
+            "button",
+            { type: "button", title: each.hint, "data-label": each.label, onclick: () => this.#sortBy(each) },
+            each.label,
+            element("span", { "aria-hidden": "true" }, { ascending: " ▲", descending: " ▼", none: "" }[sorted]),
+          ),
+        );
+      }),
+    );
   }
 
   #draw() {
@@ -169,25 +167,48 @@ class Grid {
   }
 
   #row({ row, level, place, of }, index) {
-    const inTree = this.tree ? {
-      "aria-level": level, "aria-posinset": place, "aria-setsize": of,
-      "aria-expanded": row.children.length ? !this.#closed.has(row) && "true" || "false" : null,
-    } : {};
+    const inTree = this.tree
+      ? {
+          "aria-level": level,
+          "aria-posinset": place,
+          "aria-setsize": of,
+          "aria-expanded": row.children.length ? (!this.#closed.has(row) && "true") || "false" : null,
+        }
+      : {};
     const cells = this.fitting.map((each, i) => this.#cell(each, row, i === 0 ? level : 0));
-    return element("div", {
-      role: "row", class: `row ${row.kind ?? ""}`, id: `row-${index}`, "data-index": index,
-      "aria-rowindex": index + 2, style: `top: ${index * ROW}px`, ...inTree,
-    }, ...cells);
+    return element(
+      "div",
+      {
+        role: "row",
+        class: `row ${row.kind ?? ""}`,
+        id: `row-${index}`,
+        "data-index": index,
+        "aria-rowindex": index + 2,
+        style: `top: ${index * ROW}px`,
+        ...inTree,
+      },
+      ...cells,
+    );
   }
 
   #cell({ value, format, number, bar, title, path }, row, level) {
     const known = value(row);
     if (bar) return element("div", { role: "gridcell", class: "bars", title: bar(row).title }, ...bar(row).parts);
     const hint = title?.(row) ?? format.exact(known);
-    if (!level) return element("div", { role: "gridcell", class: number ? "number" : "", title: hint }, format.text(known));
+    if (!level)
+      return element("div", { role: "gridcell", class: number ? "number" : "", title: hint }, format.text(known));
     const fold = row.children?.length && this.tree ? (this.#closed.has(row) ? "▸" : "▾") : "";
-    return element("div", { role: "rowheader", class: path ? "name path" : "name", title: hint, style: `padding-left: ${(level - 1) * 1.1 + 0.3}em` },
-      ...(this.tree ? [element("span", { class: "fold", "aria-hidden": "true" }, fold)] : []), element("bdi", {}, ...this.#marked(format.text(known))));
+    return element(
+      "div",
+      {
+        role: "rowheader",
+        class: path ? "name path" : "name",
+        title: hint,
+        style: `padding-left: ${(level - 1) * 1.1 + 0.3}em`,
+      },
+      ...(this.tree ? [element("span", { class: "fold", "aria-hidden": "true" }, fold)] : []),
+      element("bdi", {}, ...this.#marked(format.text(known))),
+    );
   }
 
   #marked(text) {
@@ -219,8 +240,16 @@ class Grid {
     else if (top > this.box.scrollTop + room) this.box.scrollTop = top - room;
     this.#draw();
     const known = this.columns.filter((each) => !each.bar && !missing(each.value(chosen.row)));
-    this.details.replaceChildren(...known.map((each) => element("div", {},
-      element("dt", {}, each.label), element("dd", {}, each.title?.(chosen.row) ?? each.format.exact(each.value(chosen.row))))));
+    this.details.replaceChildren(
+      ...known.map((each) =>
+        element(
+          "div",
+          {},
+          element("dt", {}, each.label),
+          element("dd", {}, each.title?.(chosen.row) ?? each.format.exact(each.value(chosen.row))),
+        ),
+      ),
+    );
   }
 
   #toggle(row, folded = !this.#closed.has(row)) {
@@ -240,8 +269,14 @@ class Grid {
     if (event.target !== this.box || event.altKey || event.ctrlKey || event.metaKey) return;
     const index = this.#shown.findIndex(({ row }) => row === this.#active);
     const page = Math.max(1, Math.floor(this.box.clientHeight / ROW) - 2);
-    const to = { ArrowDown: index + 1, ArrowUp: index - 1, PageDown: index + page, PageUp: index - page,
-      Home: 0, End: this.#shown.length - 1 }[event.key];
+    const to = {
+      ArrowDown: index + 1,
+      ArrowUp: index - 1,
+      PageDown: index + page,
+      PageUp: index - page,
+      Home: 0,
+      End: this.#shown.length - 1,
+    }[event.key];
     if (to !== undefined) this.#choose(to);
     else if (!this.#steer(event.key, this.#active, index)) return;
     event.preventDefault();
@@ -252,9 +287,11 @@ class Grid {
     if (!this.tree || !row) return false;
     const parts = row.children.length > 0;
     const closed = this.#closed.has(row);
-    if (key === "Enter" || key === " ") { if (parts) this.#toggle(row); }
-    else if (key === "ArrowRight") { if (parts) closed ? this.#toggle(row, false) : this.#choose(index + 1); }
-    else if (key === "ArrowLeft") {
+    if (key === "Enter" || key === " ") {
+      if (parts) this.#toggle(row);
+    } else if (key === "ArrowRight") {
+      if (parts) closed ? this.#toggle(row, false) : this.#choose(index + 1);
+    } else if (key === "ArrowLeft") {
       if (parts && !closed) this.#toggle(row, true);
       else if (row.parent) this.#choose(this.#shown.findIndex((each) => each.row === row.parent));
     } else return false;

@@ -3,7 +3,18 @@
 const LINE = 17;
 const AXIS = 22;
 // viridis: told apart also without colour vision and in print, on light and on dark ground.
-const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
+const VIRIDIS = [
+  "#440154",
+  "#482878",
+  "#3e4989",
+  "#31688e",
+  "#26828e",
+  "#1f9e89",
+  "#35b779",
+  "#6ece58",
+  "#b5de2b",
+  "#fde725",
+];
 const SHADES = Array.from({ length: 256 }, (_, i) => {
   const at = (i / 255) * (VIRIDIS.length - 1);
   const [low, high] = [VIRIDIS[Math.floor(at)], VIRIDIS[Math.ceil(at)]];
@@ -13,9 +24,17 @@ const SHADES = Array.from({ length: 256 }, (_, i) => {
   });
   return `rgb(${mix})`;
 });
-const METRICS = { time: ["time a call", "time"], norm: ["norm", "number"], abs_max: ["largest magnitude", "number"],
-  zero_share: ["share of zeros", "share"], nonfinite: ["values not finite", "count"] };
-const SCALES = new Map([["all", "one for all rows"], ["row", "each row its own"]]);
+const METRICS = {
+  time: ["time a call", "time"],
+  norm: ["norm", "number"],
+  abs_max: ["largest magnitude", "number"],
+  zero_share: ["share of zeros", "share"],
+  nonfinite: ["values not finite", "count"],
+};
+const SCALES = new Map([
+  ["all", "one for all rows"],
+  ["row", "each row its own"],
+]);
 const picked = { metric: "", direction: "", scale: "all" };
 
 /** Which colour a value has: by its logarithm where the values span more than a factor of 10. */
@@ -31,7 +50,8 @@ const scaleOf = (rows) => {
   }
   const log = low >= 0 && high > 10 * least;
   const [from, to] = log ? [Math.log(least), Math.log(high)] : [low, high];
-  const place = (value) => (to > from ? Math.round((((log ? Math.log(value) : value) - from) / (to - from)) * 255) : 128);
+  const place = (value) =>
+    to > from ? Math.round((((log ? Math.log(value) : value) - from) / (to - from)) * 255) : 128;
   const colour = (value) => {
     if (Number.isNaN(value)) return null;
     if (!Number.isFinite(value)) return shade("alarm");
@@ -40,17 +60,27 @@ const scaleOf = (rows) => {
   return { log, low: log ? least : low, high, zero: log && low === 0, colour };
 };
 
-const heatRows = (view) => inOrder(view, view.rank.rows("series").filter(inView(view))
-  .filter((row) => row.metric === picked.metric && row.direction === picked.direction))
-  .map((row) => {
+const heatRows = (view) =>
+  inOrder(
+    view,
+    view.rank
+      .rows("series")
+      .filter(inView(view))
+      .filter((row) => row.metric === picked.metric && row.direction === picked.direction),
+  ).map((row) => {
     const leaf = ["", "output", "grad_output"].includes(row.leaf) ? "" : ` ${row.leaf}`;
     return { ...row, label: `${address(row)}${leaf}`, haystack: `${address(row)}${leaf}`.toLowerCase() };
   });
 
 const drawHeatMap = (host, view) => {
   const all = view.rank.rows("series").filter(inView(view));
-  if (!all.length) return nothing(host, "Nothing was kept over passes in this root and mode. Statistics are with --stats, times with --time.");
-  const named = (name, of) => new Map([...new Set(of.map((row) => row[name]))].map((each) => [each, METRICS[each]?.[0] ?? each]));
+  if (!all.length)
+    return nothing(
+      host,
+      "Nothing was kept over passes in this root and mode. Statistics are with --stats, times with --time.",
+    );
+  const named = (name, of) =>
+    new Map([...new Set(of.map((row) => row[name]))].map((each) => [each, METRICS[each]?.[0] ?? each]));
   const map = element("div");
   const tools = element("div", { class: "tools" });
   host.append(tools, map);
@@ -58,11 +88,21 @@ const drawHeatMap = (host, view) => {
   const draw = () => {
     const metrics = named("metric", all);
     if (!metrics.has(picked.metric)) picked.metric = metrics.has("norm") ? "norm" : [...metrics.keys()][0];
-    const directions = named("direction", all.filter((row) => row.metric === picked.metric));
+    const directions = named(
+      "direction",
+      all.filter((row) => row.metric === picked.metric),
+    );
     if (!directions.has(picked.direction)) [picked.direction] = directions.keys();
-    const choose = (name) => (chosen) => { picked[name] = chosen; draw(); tools.querySelector(`[name=${name}]`).focus(); };
-    tools.replaceChildren(chooser("metric", metrics, picked.metric, choose("metric")),
-      chooser("direction", directions, picked.direction, choose("direction")), chooser("scale", SCALES, picked.scale, choose("scale")));
+    const choose = (name) => (chosen) => {
+      picked[name] = chosen;
+      draw();
+      tools.querySelector(`[name=${name}]`).focus();
+    };
+    tools.replaceChildren(
+      chooser("metric", metrics, picked.metric, choose("metric")),
+      chooser("direction", directions, picked.direction, choose("direction")),
+      chooser("scale", SCALES, picked.scale, choose("scale")),
+    );
     map.replaceChildren();
     drawn = new HeatMap(map, heatRows(view));
     if (view.query) view.found(drawn.search(view.query));
@@ -82,8 +122,12 @@ class HeatMap {
     this.key = element("div", { class: "key" });
     host.append(this.key);
     this.sheet = new Sheet(host, {
-      label: `${METRICS[picked.metric]?.[0] ?? picked.metric} over passes, ${picked.direction}`, role: "heat map", height: Math.max(240, window.innerHeight * 0.65),
-      draw: (...given) => this.#paint(...given), at: (x, y) => this.#text(this.#at(x, y)), key: (event) => this.#press(event),
+      label: `${METRICS[picked.metric]?.[0] ?? picked.metric} over passes, ${picked.direction}`,
+      role: "heat map",
+      height: Math.max(240, window.innerHeight * 0.65),
+      draw: (...given) => this.#paint(...given),
+      at: (x, y) => this.#text(this.#at(x, y)),
+      key: (event) => this.#press(event),
       choose: (x, y) => this.#choose(this.#at(x, y)),
     });
     this.recolour();
@@ -113,9 +157,17 @@ class HeatMap {
     const ends = own ? ["lowest of its row", "highest"] : [this.scale.low, this.scale.high].map(this.kind.text);
     const width = this.all.reduce((widest, row) => Math.max(widest, row.width), 1);
     return [
-      element("span", {}, ends[0], element("i", { class: "ramp", style: `background: linear-gradient(to right, ${VIRIDIS})` }), ends[1]),
+      element(
+        "span",
+        {},
+        ends[0],
+        element("i", { class: "ramp", style: `background: linear-gradient(to right, ${VIRIDIS})` }),
+        ends[1],
+      ),
       ...(own ? [] : [element("span", {}, this.scale.log ? "logarithmic" : "linear")]),
-      ...(this.scale.zero ? [swatch("zero", "0")] : []), swatch("none", "nothing known"), swatch("alarm", "Inf"),
+      ...(this.scale.zero ? [swatch("zero", "0")] : []),
+      swatch("none", "nothing known"),
+      swatch("alarm", "Inf"),
       ...(width > 1 ? [element("span", {}, `a column is of ${width} passes`)] : []),
     ];
   }
@@ -162,7 +214,10 @@ class HeatMap {
     const [from, to] = [0, 1].map((more) => this.#x(row.first + (this.#cell.bin + more) * row.width));
     const y = AXIS + this.#cell.row * LINE - top;
     pen.lineWidth = 2;
-    [[shade("bg"), 0], [shade("focus"), 2]].forEach(([style, more]) => {
+    [
+      [shade("bg"), 0],
+      [shade("focus"), 2],
+    ].forEach(([style, more]) => {
       pen.strokeStyle = style;
       pen.strokeRect(from - more / 2, y - more / 2, Math.max(3, to - from) + more, LINE - 1 + more);
     });
@@ -213,8 +268,16 @@ class HeatMap {
   #press(event) {
     const { row, bin } = this.#cell;
     const page = Math.floor(this.sheet.height / LINE) - 2;
-    const to = { ArrowDown: [row + 1, bin], ArrowUp: [row - 1, bin], ArrowRight: [row, bin + 1], ArrowLeft: [row, bin - 1], PageDown: [row + page, bin],
-      PageUp: [row - page, bin], Home: [row, 0], End: [row, Infinity] }[event.key];
+    const to = {
+      ArrowDown: [row + 1, bin],
+      ArrowUp: [row - 1, bin],
+      ArrowRight: [row, bin + 1],
+      ArrowLeft: [row, bin - 1],
+      PageDown: [row + page, bin],
+      PageUp: [row - page, bin],
+      Home: [row, 0],
+      End: [row, Infinity],
+    }[event.key];
     if (to) this.#choose({ row: to[0], bin: to[1] });
     return Boolean(to);
   }

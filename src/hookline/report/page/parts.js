@@ -5,7 +5,8 @@ const element = (tag, attributes = {}, ...children) => {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
+    else if (value !== null && value !== undefined && value !== false)
+      made.setAttribute(name, value === true ? "" : value);
   }
   made.append(...children);
   return made;
@@ -18,9 +19,17 @@ const nothing = (host, text) => {
 
 const chooser = (label, choices, chosen, choose) => {
   const options = [...choices].map(([value, text]) => element("option", { value, selected: value === chosen }, text));
-  return element("label", {}, element("span", {}, label),
-    element("select", { name: label, onchange: (event) => choose(event.target.value) }, ...options));
+  return element(
+    "label",
+    {},
+    element("span", {}, label),
+    element("select", { name: label, onchange: (event) => choose(event.target.value) }, ...options),
+  );
 };
 
 const legend = (classes) =>
-  element("span", { class: "legend" }, ...classes.map((each) => element("span", {}, element("i", { class: each }), each)));
+  element(
+    "span",
+    { class: "legend" },
+    ...classes.map((each) => element("span", {}, element("i", { class: each }), each)),
+  );

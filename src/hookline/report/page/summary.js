@@ -1,28 +1,48 @@
 // What the run was, and what is worth a look.
 
 const STATES = {
-  running: "It was still running when this was written, or it was killed. What follows is up to the last time that its file was written to.",
+  running:
+    "It was still running when this was written, or it was killed. What follows is up to the last time that its file was written to.",
   failed: "An error ended it.",
   interrupted: "It was interrupted (Ctrl-C).",
 };
 
-const facts = (pairs) => element("dl", { class: "facts" }, ...pairs.filter(([, value]) => value !== "").map(([name, value]) =>
-  element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+const facts = (pairs) =>
+  element(
+    "dl",
+    { class: "facts" },
+    ...pairs
+      .filter(([, value]) => value !== "")
+      .map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))),
+  );
 
 const card = (title, ...parts) => element("section", { class: "card" }, element("h2", {}, title), ...parts);
 
 /** A short table whose columns from the third on are numbers. */
 const simpleTable = (names, rows) => {
-  const cells = (tag, texts) => element("tr", {}, ...texts.map((each, i) => element(tag, { class: i > 1 ? "number" : "" }, each)));
-  return element("table", {}, element("thead", {}, cells("th", names)), element("tbody", {}, ...rows.map((each) => cells("td", each))));
+  const cells = (tag, texts) =>
+    element("tr", {}, ...texts.map((each, i) => element(tag, { class: i > 1 ? "number" : "" }, each)));
+  return element(
+    "table",
+    {},
+    element("thead", {}, cells("th", names)),
+    element("tbody", {}, ...rows.map((each) => cells("td", each))),
+  );
 };
 
 const slowest = (view) => {
   const nodes = moduleTree(view);
   const whole = wholeOf(nodes);
-  const timed = nodes.filter((node) => node.self).sort((a, b) => b.self - a.self).slice(0, 8);
-  const rows = timed.map((node) => [element("span", { title: node.path || node.label }, node.path || node.label), node.type,
-    element("span", { title: FORMATS.time.exact(node.self) }, FORMATS.time.text(node.self)), FORMATS.share.text(part(node.self, whole.self))]);
+  const timed = nodes
+    .filter((node) => node.self)
+    .sort((a, b) => b.self - a.self)
+    .slice(0, 8);
+  const rows = timed.map((node) => [
+    element("span", { title: node.path || node.label }, node.path || node.label),
+    node.type,
+    element("span", { title: FORMATS.time.exact(node.self) }, FORMATS.time.text(node.self)),
+    FORMATS.share.text(part(node.self, whole.self)),
+  ]);
   if (!rows.length) return element("p", {}, "No module was timed in this root and mode.");
   return simpleTable(["module", "type", "self", "share"], rows);
 };
@@ -33,9 +53,22 @@ const notable = (view) => {
   const [first] = bad;
   const seen = first?.verdict === "producer" ? "first made by" : "first seen at";
   const link = (id, text) => element("li", {}, element("a", { href: `#${id}` }, text));
-  return element("ul", {},
-    link("nonfinite", bad.length ? `NaN or Inf in ${count(bad.length, "place", "places")}, ${seen} ${address(first)} (pass ${first.pass_number})` : "No NaN or Inf was found"),
-    link("silent", silent.length ? `${count(silent.length, "module or function", "modules or functions")} never fired` : "All that was watched was seen"));
+  return element(
+    "ul",
+    {},
+    link(
+      "nonfinite",
+      bad.length
+        ? `NaN or Inf in ${count(bad.length, "place", "places")}, ${seen} ${address(first)} (pass ${first.pass_number})`
+        : "No NaN or Inf was found",
+    ),
+    link(
+      "silent",
+      silent.length
+        ? `${count(silent.length, "module or function", "modules or functions")} never fired`
+        : "All that was watched was seen",
+    ),
+  );
 };
 
 const drawSummary = (host, view) => {
@@ -43,20 +76,57 @@ const drawSummary = (host, view) => {
   if (!info) return nothing(host, "This process was killed before it wrote anything.");
   const passes = view.rank.rows("passes").map((row) => [row.root, row.mode, FORMATS.count.text(row.passes)]);
   const faults = view.rank.rows("faults");
-  host.append(element("div", { class: "cards" },
-    card("Run", facts([
-      ["state", element("span", { class: `state ${info.state}` }, info.state)],
-      ["program", element("code", {}, at("program").textContent)],
-      ["began", new Date(info.started * 1000).toLocaleString()],
-      ["lasted", element("span", { title: FORMATS.time.exact(info.updated - info.started) }, FORMATS.time.text(info.updated - info.started))],
-      ["optimizer steps", FORMATS.count.text(info.steps)],
-      ["measured", info.options.join(" ")],
-    ]), ...(STATES[info.state] ? [element("p", {}, STATES[info.state])] : []), ...(info.error ? [element("pre", { class: "error" }, info.error)] : [])),
-    card("Where the time went", slowest(view)),
-    card("Worth a look", notable(view)),
-    card("Passes", passes.length ? simpleTable(["root", "mode", "passes"], passes) : element("p", {}, "No model ran.")),
-    card("Made with", facts([["hookline", info.hookline], ["torch", info.torch], ["Python", info.python], ["on", info.platform], ["host", info.host],
-      ["process", String(info.process)], ["rank", info.ranks > 1 ? `${info.rank} of ${info.ranks}` : ""]])),
-    ...(faults.length ? [card("Faults of hookline's own, and what could not be done", ...faults.map((row) => element("pre", { class: "error" }, row.text)))] : [])));
+  host.append(
+    element(
+      "div",
+      { class: "cards" },
+      card(
+        "Run",
+        facts([
+          ["state", element("span", { class: `state ${info.state}` }, info.state)],
+          ["program", element("code", {}, at("program").textContent)],
+          ["began", new Date(info.started * 1000).toLocaleString()],
+          [
+            "lasted",
+            element(
+              "span",
+              { title: FORMATS.time.exact(info.updated - info.started) },
+              FORMATS.time.text(info.updated - info.started),
+            ),
+          ],
+          ["optimizer steps", FORMATS.count.text(info.steps)],
+          ["measured", info.options.join(" ")],
+        ]),
+        ...(STATES[info.state] ? [element("p", {}, STATES[info.state])] : []),
+        ...(info.error ? [element("pre", { class: "error" }, info.error)] : []),
+      ),
+      card("Where the time went", slowest(view)),
+      card("Worth a look", notable(view)),
+      card(
+        "Passes",
+        passes.length ? simpleTable(["root", "mode", "passes"], passes) : element("p", {}, "No model ran."),
+      ),
+      card(
+        "Made with",
+        facts([
+          ["hookline", info.hookline],
+          ["torch", info.torch],
+          ["Python", info.python],
+          ["on", info.platform],
+          ["host", info.host],
+          ["process", String(info.process)],
+          ["rank", info.ranks > 1 ? `${info.rank} of ${info.ranks}` : ""],
+        ]),
+      ),
+      ...(faults.length
+        ? [
+            card(
+              "Faults of hookline's own, and what could not be done",
+              ...faults.map((row) => element("pre", { class: "error" }, row.text)),
+            ),
+          ]
+        : []),
+    ),
+  );
   return {};
 };

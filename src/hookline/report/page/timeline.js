@@ -17,12 +17,21 @@ const tracksOf = (events) => {
   const threads = new Map();
   const ordered = events.toSorted((a, b) => a.thread - b.thread || a.begin - b.begin || b.duration - a.duration);
   for (const row of ordered) {
-    if (!threads.has(row.thread)) threads.set(row.thread, { thread: row.thread, zero: row.begin, open: [], blocks: [], depth: 0 });
+    if (!threads.has(row.thread))
+      threads.set(row.thread, { thread: row.thread, zero: row.begin, open: [], blocks: [], depth: 0 });
     const track = threads.get(row.thread);
-    while (track.open.length && track.open.at(-1).row.begin + track.open.at(-1).row.duration <= row.begin) track.open.pop();
+    while (track.open.length && track.open.at(-1).row.begin + track.open.at(-1).row.duration <= row.begin)
+      track.open.pop();
     const above = track.open.at(-1) ?? null;
-    const block = { row, track, above, depth: track.open.length, from: row.begin - track.zero, to: row.begin + row.duration - track.zero,
-      haystack: `${address(row)}\n${row.type}`.toLowerCase() };
+    const block = {
+      row,
+      track,
+      above,
+      depth: track.open.length,
+      from: row.begin - track.zero,
+      to: row.begin + row.duration - track.zero,
+      haystack: `${address(row)}\n${row.type}`.toLowerCase(),
+    };
     track.open.push(block);
     track.blocks.push(block);
     track.depth = Math.max(track.depth, track.open.length);
@@ -32,7 +41,8 @@ const tracksOf = (events) => {
 
 const drawTimeline = (host, view) => {
   const passes = passesOf(view);
-  if (!passes.size) return nothing(host, "No calls of this root were kept one by one. The first and the last passes are, with --time.");
+  if (!passes.size)
+    return nothing(host, "No calls of this root were kept one by one. The first and the last passes are, with --time.");
   const chart = element("div");
   let flames;
   const draw = (pass) => {
@@ -41,9 +51,14 @@ const drawTimeline = (host, view) => {
     flames = new Flames(chart, events);
     if (view.query) view.found(flames.search(view.query));
   };
-  const zoom = [["Zoom in", 0.5], ["Zoom out", 2], ["Whole pass", Infinity]].map(([text, factor]) =>
-    element("button", { type: "button", onclick: () => flames.zoom(factor) }, text));
-  const ways = WAYS.filter((way) => view.rank.rows("events").some((row) => row.root === view.root && row.direction === way));
+  const zoom = [
+    ["Zoom in", 0.5],
+    ["Zoom out", 2],
+    ["Whole pass", Infinity],
+  ].map(([text, factor]) => element("button", { type: "button", onclick: () => flames.zoom(factor) }, text));
+  const ways = WAYS.filter((way) =>
+    view.rank.rows("events").some((row) => row.root === view.root && row.direction === way),
+  );
   const first = passes.keys().next().value;
   host.append(element("div", { class: "tools" }, chooser("pass", passes, first, draw), ...zoom, legend(ways)), chart);
   draw(first);
@@ -64,8 +79,13 @@ class Flames {
       top = track.top + track.depth * BLOCK + 6;
     }
     this.sheet = new Sheet(host, {
-      label: "Calls over time", role: "flame chart", height: Math.max(240, window.innerHeight * 0.65), draw: (...given) => this.#paint(...given),
-      at: (x, y) => this.#text(this.#at(x, y)), choose: (x, y) => this.#choose(this.#at(x, y)), key: (event) => this.#press(event),
+      label: "Calls over time",
+      role: "flame chart",
+      height: Math.max(240, window.innerHeight * 0.65),
+      draw: (...given) => this.#paint(...given),
+      at: (x, y) => this.#text(this.#at(x, y)),
+      choose: (x, y) => this.#choose(this.#at(x, y)),
+      key: (event) => this.#press(event),
     });
     this.sheet.length = top;
     this.#listen(this.sheet.box);
@@ -74,7 +94,10 @@ class Flames {
   search(query) {
     this.#query = query;
     this.draw();
-    return this.tracks.reduce((count, { blocks }) => count + blocks.filter(({ haystack }) => haystack.includes(query)).length, 0);
+    return this.tracks.reduce(
+      (count, { blocks }) => count + blocks.filter(({ haystack }) => haystack.includes(query)).length,
+      0,
+    );
   }
 
   draw() {
@@ -95,17 +118,31 @@ class Flames {
 
   #listen(box) {
     let held = null;
-    box.addEventListener("wheel", (event) => {
-      if (!event.ctrlKey && !event.metaKey) return; // the plain wheel scrolls, as everywhere
-      event.preventDefault();
-      this.zoom(1.0025 ** event.deltaY, this.#time(event.offsetX));
-    }, { passive: false });
+    box.addEventListener(
+      "wheel",
+      (event) => {
+        if (!event.ctrlKey && !event.metaKey) return; // the plain wheel scrolls, as everywhere
+        event.preventDefault();
+        this.zoom(1.0025 ** event.deltaY, this.#time(event.offsetX));
+      },
+      { passive: false },
+    );
     box.addEventListener("dblclick", () => this.#active && this.#zoomTo(this.#active));
-    box.addEventListener("pointerdown", (event) => { held = { x: event.clientX, from: this.from }; });
-    box.addEventListener("pointerup", () => { held = null; });
-    box.addEventListener("pointerleave", () => { held = null; });
+    box.addEventListener("pointerdown", (event) => {
+      held = { x: event.clientX, from: this.from };
+    });
+    box.addEventListener("pointerup", () => {
+      held = null;
+    });
+    box.addEventListener("pointerleave", () => {
+      held = null;
+    });
     box.addEventListener("pointermove", (event) => {
-      if (held && event.buttons) this.#show(held.from - ((event.clientX - held.x) / this.sheet.width) * (this.to - this.from), this.to - this.from);
+      if (held && event.buttons)
+        this.#show(
+          held.from - ((event.clientX - held.x) / this.sheet.width) * (this.to - this.from),
+          this.to - this.from,
+        );
     });
   }
 
@@ -128,7 +165,8 @@ class Flames {
       for (const block of track.blocks) {
         const y = track.top + block.depth * BLOCK - scrolled;
         const [x, end] = [Math.max(-2, this.#x(block.from)), Math.min(width + 2, this.#x(block.to))];
-        const hidden = x > width || end < 0 || y > height || y < 0 || (end - x < 1 && Math.floor(end) <= drawn[block.depth]);
+        const hidden =
+          x > width || end < 0 || y > height || y < 0 || (end - x < 1 && Math.floor(end) <= drawn[block.depth]);
         if (!hidden || block === this.#active) this.#block(pen, block, x, y, Math.max(0.8, end - x));
         if (!hidden) drawn[block.depth] = Math.floor(end);
       }
@@ -172,7 +210,11 @@ class Flames {
     const track = this.tracks.find(({ top, depth }) => at >= top && at < top + depth * BLOCK);
     const depth = track && Math.floor((at - track.top) / BLOCK);
     const [time, near] = [this.#time(x), (this.to - this.from) / this.sheet.width];
-    return (y >= TRACK && track?.blocks.find((block) => block.depth === depth && block.from - near <= time && time <= block.to + near)) || null;
+    return (
+      (y >= TRACK &&
+        track?.blocks.find((block) => block.depth === depth && block.from - near <= time && time <= block.to + near)) ||
+      null
+    );
   }
 
   #text(block) {
