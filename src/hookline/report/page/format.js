@@ -23,7 +23,9 @@ const finiteOr = (show) => (value) => {
 };
 
 const duration = (seconds) => {
-  if (seconds >= 60) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  const whole = Math.round(seconds);
+  if (whole >= 3600) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  if (whole >= 60) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
   const [size, unit] = seconds < 0.9995e-3 ? [1e6, "µs"] : seconds < 0.9995 ? [1e3, "ms"] : [1, "s"];
   return `${significant(seconds * size)} ${unit}`;
 };

@@ -21,7 +21,7 @@ class Grid {
     Object.assign(this, { label, columns: told, rows, words, tree, found });
     this.sort = sorts.get(label) ?? sort;
     for (const row of folded) this.#folded.add(row);
-    this.ruler = element("span", { class: "ruler" });
+    this.ruler = element("span", { class: "ruler", "aria-hidden": "true" });
     this.head = element("div", { role: "row", class: "row head", "aria-rowindex": 1 });
     this.body = element("div", { class: "body", role: "rowgroup" });
     this.box = element(
@@ -39,11 +39,7 @@ class Grid {
       this.body,
       this.ruler,
     );
-    this.details = element(
-      "dl",
-      { class: "details", "aria-label": `${label}: the chosen row` },
-      "Choose a row to see all of it.",
-    );
+    this.details = element("div", { class: "details" }, "Choose a row to see all of it.");
     host.append(this.box, this.details);
     new ResizeObserver(() => this.#fit()).observe(this.box);
     this.#fit();
@@ -240,16 +236,8 @@ class Grid {
     else if (top > this.box.scrollTop + room) this.box.scrollTop = top - room;
     this.#draw();
     const known = this.columns.filter((each) => !each.bar && !missing(each.value(chosen.row)));
-    this.details.replaceChildren(
-      ...known.map((each) =>
-        element(
-          "div",
-          {},
-          element("dt", {}, each.label),
-          element("dd", {}, each.title?.(chosen.row) ?? each.format.exact(each.value(chosen.row))),
-        ),
-      ),
-    );
+    const told = (each) => each.title?.(chosen.row) ?? each.format.exact(each.value(chosen.row));
+    this.details.replaceChildren(facts(known.map((each) => [each.label, told(each)])));
   }
 
   #toggle(row, folded = !this.#closed.has(row)) {

@@ -33,3 +33,13 @@ const legend = (classes) =>
     { class: "legend" },
     ...classes.map((each) => element("span", {}, element("i", { class: each }), each)),
   );
+
+/** Names and what they stand for; those that stand for nothing are left out. */
+const facts = (pairs) =>
+  element(
+    "dl",
+    { class: "facts" },
+    ...pairs
+      .filter(([, value]) => value !== "")
+      .map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))),
+  );

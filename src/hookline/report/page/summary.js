@@ -7,15 +7,6 @@ const STATES = {
   interrupted: "It was interrupted (Ctrl-C).",
 };
 
-const facts = (pairs) =>
-  element(
-    "dl",
-    { class: "facts" },
-    ...pairs
-      .filter(([, value]) => value !== "")
-      .map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))),
-  );
-
 const card = (title, ...parts) => element("section", { class: "card" }, element("h2", {}, title), ...parts);
 
 /** A short table whose columns from the third on are numbers. */
