@@ -38,8 +38,8 @@ def leftovers() -> list[str]:  # noqa: C901 - a plain list of checks
             found.append(f"scoped {what} hooks: {registry!r}")
     if thread.stack or thread.runs or thread.busy or thread.culprit is not None:
         found.append(f"thread state: {thread.stack} {thread.runs} {thread.busy} {thread.culprit}")
-    if demand.backward or demand.clock:
-        found.append(f"demand: backward {demand.backward}, clock {demand.clock}")
+    if demand.backward or demand.clock or demand.modes:
+        found.append(f"demand: {demand.backward}, {demand.clock}, {demand.modes}")
     if module_switch:
         found.append("the engine is on")
     now = {
@@ -53,6 +53,8 @@ def leftovers() -> list[str]:  # noqa: C901 - a plain list of checks
         found.append("torch's optimizer hooks")
     if torch._C._len_torch_function_stack():
         found.append("a torch function mode")
+    if torch._C._len_torch_dispatch_stack():
+        found.append("a torch dispatch mode")
     if not torch.backends.mha.get_fastpath_enabled():
         found.append("the fast path is off")
     return found

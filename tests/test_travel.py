@@ -24,6 +24,7 @@ from hookline import ModuleHook, add_hook, hooks_of, with_hooks
 from hookline.core.thread import module_switch
 from hookline.function_hooks import TimerHook as FunctionTimer
 from hookline.module_hooks import TimerHook
+from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 
 DIGITS = torch.tensor(load_digits().data[:8], dtype=torch.float32) / 16
@@ -107,7 +108,7 @@ def timers(model, stack, seen):
 def recorder(model, stack, seen):
     """A run that watches all threads."""
     stack.enter_context(seen)
-    stack.enter_context(Recorder(time=True, level="both"))
+    stack.enter_context(Recorder(Measures(time=True, level="both")))
 
 
 MANNERS = [value_hooks, torch_style, on_all_modules, hook_objects, scope, timers, recorder]
@@ -314,6 +315,8 @@ from hookline import ModuleHook
 from hookline.core.demand import demand
 from hookline.core.thread import module_switch
 from hookline.function_hooks import TimerHook as FunctionTimer
+from hookline.core.records import TimeRow
+from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 
 CALL, RUN = nn.Module.__call__, torch.autograd._engine_run_backward
@@ -391,7 +394,7 @@ fires = lambda *_: calls.append("hook")
 manners = [
     Hook,
     FunctionTimer,
-    lambda: Recorder(time=True, level="both"),
+    lambda: Recorder(Measures(time=True, level="both")),
     lambda: hookline.register_forward_hook(model, fires),
     lambda: hookline.register_module_full_backward_hook(fires),
     lambda: hookline.add_hook(model[0], Hook()),
@@ -405,7 +408,11 @@ for manner in manners:
         child = in_child(bare)
         was_on = not is_bare()
         step(model)
-        seen = on.rows() if hasattr(on, "rows") else calls
+        seen = calls
+        if hasattr(on, "rows"):
+            seen = on.rows()
+        if isinstance(on, Recorder):
+            seen = on.tables()[TimeRow]
         print(child, was_on, len(seen) > 0, end=" ")
     print(is_bare())
     calls.clear()
@@ -419,7 +426,7 @@ def test_r12_a_scope_can_be_left_in_the_child(tmp_path):
 child = None
 hook = Hook()
 handle = hookline.register_forward_hook(nn.Linear(2, 2), print)
-with hook, FunctionTimer(), hook.renamed("again"), Recorder(time=True):
+with hook, FunctionTimer(), hook.renamed("again"), Recorder(Measures(time=True)):
     child = os.fork()
     calls.clear()
 handle.remove()

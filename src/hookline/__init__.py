@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from hookline.errors import HookNameError as HookNameError
     from hookline.errors import HookTypeError as HookTypeError
     from hookline.errors import HookValueError as HookValueError
+    from hookline.errors import MissingExtraError as MissingExtraError
     from hookline.errors import NonFiniteError as NonFiniteError
+    from hookline.errors import RunFileError as RunFileError
     from hookline.errors import SelectionError as SelectionError
     from hookline.function_hooks import TimerHook as TimerHook
     from hookline.functions.call import FunctionCall as FunctionCall
@@ -77,6 +79,9 @@ if TYPE_CHECKING:
     from hookline.modules.wrapper import ForwardPreHook as ForwardPreHook
     from hookline.modules.wrapper import Hooks as Hooks
     from hookline.modules.wrapper import with_hooks as with_hooks
+    from hookline.runs import Run as Run
+    from hookline.runs import load_run as load_run
+    from hookline.runs import record as record
     from hookline.torch_base.select import select as select
     from hookline.torch_base.selection import Selection as Selection
     from hookline.watch import Watch as Watch
@@ -95,7 +100,9 @@ else:
             "HookTypeError",
             "HookValueError",
             "HooklineError",
+            "MissingExtraError",
             "NonFiniteError",
+            "RunFileError",
             "SelectionError",
         ),
         "function_hooks": ("TimerHook",),
@@ -131,6 +138,7 @@ else:
             "Hooks",
             "with_hooks",
         ),
+        "runs": ("Run", "load_run", "record"),
         "torch_base.select": ("select",),
         "torch_base.selection": ("Selection",),
         "watch": ("Watch", "watch"),
@@ -139,7 +147,7 @@ else:
     _MODULES = ("edits", "function_hooks", "module_hooks")
 
     class _Package(ModuleType):
-        """Leaves `watch` the verb where importing the submodule of that name would put this."""
+        """Leaves `watch` and `record` the verbs where importing a submodule would put that."""
 
         def __setattr__(self, name: str, value: object) -> None:
             if name not in _HOME_OF or not isinstance(value, ModuleType):

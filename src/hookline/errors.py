@@ -48,6 +48,10 @@ class RunFileError(HooklineError, OSError):
     """The file of a run cannot be read or written."""
 
 
+class MissingExtraError(HooklineError, ImportError):
+    """Something that is not installed with hookline unless asked for; the message says how."""
+
+
 class NonFiniteError(HooklineError, ArithmeticError):
     """NaN or Inf was found.
 

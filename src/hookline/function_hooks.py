@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hookline.hooks.attention import AttentionHook
 from hookline.hooks.capture import FunctionCaptureHook as CaptureHook
+from hookline.hooks.flops import FunctionFlopHook as FlopHook
+from hookline.hooks.memory import FunctionMemoryHook as MemoryHook
 from hookline.hooks.nonfinite import FunctionNonFiniteHook as NonFiniteHook
 from hookline.hooks.patch_hooks import FunctionPatchHook as PatchHook
 from hookline.hooks.printer import FunctionPrintHook as PrintHook
@@ -14,6 +16,8 @@ from hookline.hooks.timer import FunctionTimerHook as TimerHook
 __all__ = [
     "AttentionHook",
     "CaptureHook",
+    "FlopHook",
+    "MemoryHook",
     "NonFiniteHook",
     "PatchHook",
     "PrintHook",

@@ -82,9 +82,8 @@ def test_nothing_heavy_is_loaded_for_help(module):
     ("method", "message"),
     [
         ("__init__", "could not load its hooks"),
-        ("__enter__", "could not set its hooks"),
-        ("__exit__", "could not make its report"),
-        ("rows", "could not make its report"),
+        ("start", "could not set its hooks"),
+        ("close", "could not make its report"),
     ],
 )
 def test_faults_of_hookline(method, message):
@@ -95,7 +94,7 @@ def test_faults_of_hookline(method, message):
     assert hooked.stdout == plain.stdout
     assert hooked.returncode == plain.returncode == 3
     assert hooked.stderr.startswith(f"hookline: a fault of its own: {message}")
-    assert hooked.stderr.endswith(f"RuntimeError: the recorder failed in {method}\n")
+    assert hooked.stderr.endswith(f"RuntimeError: the writer failed in {method}\n")
     assert hooked.stderr.count("hookline: ") == 1
 
 

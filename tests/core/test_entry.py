@@ -33,6 +33,14 @@ def test_the_phases_of_an_entry(made, phases, backward):
     assert made.watches_backward is backward
 
 
+def test_the_modes_of_a_lineup():
+    """Those of its entries, in order."""
+    modes = object(), object()
+    entries = entry("a", PRE, mode=modes[0]), entry("b", PRE), entry("c", PRE, mode=modes[1])
+    assert Lineup(entries).modes == modes
+    assert EMPTY.modes == ()
+
+
 def test_an_entry_in_words():
     """Listings and errors show name and phases, and whether it was removed."""
     made = entry("shapes", PRE, BACK)

@@ -169,6 +169,41 @@ def test_c3_if_deleted_raises_the_hook_is_gone():
     assert not Level.switch
 
 
+class Opened(Plain):
+    """One that is told of its scopes, too."""
+
+    def opened(self):
+        self.tell("opened", list(scoped()))
+
+    def closed(self):
+        self.tell("closed", list(scoped()))
+
+
+def test_a_hook_is_told_when_its_first_scope_opens_and_its_last_one_closes():
+    """Registered both times; a scope inside of one of the same hook closes alone."""
+    hook = Opened()
+    hook.name = "a"
+    with hook:
+        assert hook.told == [("added", None), ("opened", ["a"])]
+        with hook.renamed("b"):
+            hook.told.clear()
+        assert hook.told == [("deleted", None)]
+        hook.told.clear()
+    assert hook.told == [("closed", ["a"]), ("deleted", None)]
+
+
+@pytest.mark.parametrize("what", ["opened", "closed"])
+def test_c3_if_a_hook_raises_when_its_scope_opens_or_closes_nothing_stays(what):
+    """It is told of its end all the same."""
+    hook = Opened(fail_in=[what])
+    with pytest.raises(ZeroDivisionError, match=what), hook:
+        pass
+
+    assert hook.told[-1] == ("deleted", None)
+    assert scoped() == {}
+    assert not Level.switch
+
+
 def test_scopes_may_end_in_any_order():
     """Scopes that are entered and left by hand need not nest."""
     first, second = Plain(), Plain().renamed("second")

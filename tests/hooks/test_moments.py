@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hookline.core.magnitudes import BINS, edges
 from hookline.hooks import moments
-from hookline.hooks.histogram import BINS, edges, magnitudes
+from hookline.hooks.histogram import magnitudes
 from hookline.hooks.moments import Moments, measure, pieces, sample_of, square_sum
 
 

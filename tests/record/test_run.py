@@ -10,10 +10,12 @@ from torch.utils.checkpoint import checkpoint
 
 import hookline
 from hookline import ModuleCall, ModuleHook, add_hook, get_module_hooks
+from hookline.core.records import TimeRow
 from hookline.core.thread import module_switch
 from hookline.function_hooks import TimerHook as FunctionTimer
 from hookline.hooks.meter import TimeMeter
 from hookline.module_hooks import TimerHook
+from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 
 
@@ -37,7 +39,7 @@ def step(net):
 def calls_of(recorder):
     """How many calls were measured, by level, root, path or name, and direction."""
     found = Counter()
-    for row in recorder.rows():
+    for row in recorder.tables().get(TimeRow, []):
         # An earlier test's model that is not collected yet has the name without a number.
         root = row.root.partition("#")[0]
         found[row.level, root, row.name or row.path, row.direction] += row.calls
@@ -55,7 +57,7 @@ def in_threads(count, work):
 def test_every_module_is_measured():
     """Forwards and backwards of all modules, of any root, built before or inside."""
     before, loss = Net(), nn.MSELoss()
-    with Recorder(time=True) as recorder:
+    with Recorder(Measures(time=True)) as recorder:
         inside = nn.Sequential(nn.Linear(2, 2))
         for _ in range(3):
             loss(before(torch.ones(1, 4)), torch.zeros(1, 2)).backward()
@@ -72,11 +74,11 @@ def test_what_a_checkpoint_repeats_is_told_apart():
     """Recomputed forwards are rows of their own."""
     net = Net()
     x = torch.ones(1, 4, requires_grad=True)
-    with Recorder(time=True) as recorder:
+    with Recorder(Measures(time=True)) as recorder:
         checkpoint(net, x, use_reentrant=False).sum().backward()
 
-    assert {row.calls for row in recorder.rows()} == {1}
-    assert {(row.path, row.direction) for row in recorder.rows()} == {
+    assert {row.calls for row in recorder.tables().get(TimeRow, [])} == {1}
+    assert {(row.path, row.direction) for row in recorder.tables().get(TimeRow, [])} == {
         (path, direction)
         for path in ("", "body", "head")
         for direction in ("forward", "backward", "recompute")
@@ -98,7 +100,7 @@ def test_section_6_a_run_sees_all_threads(level):
     for thread in earlier:
         thread.start()
     ready.wait()
-    with Recorder(time=True, level=level) as recorder:
+    with Recorder(Measures(time=True, level=level)) as recorder:
         go.set()
         for thread in earlier:
             thread.join()
@@ -120,31 +122,28 @@ def test_section_6_a_run_sees_all_threads(level):
 )
 def test_levels(level, levels):
     """Modules, functions or both are measured."""
-    with Recorder(time=True, level=level) as recorder:
+    with Recorder(Measures(time=True, level=level)) as recorder:
         step(Net())
 
-    assert {row.level for row in recorder.rows()} == levels
+    assert {row.level for row in recorder.tables().get(TimeRow, [])} == levels
 
 
 def test_r10_an_unknown_level_is_refused():
     """The error lists what there is."""
     with pytest.raises(ValueError, match="'layer' is no level; choose one of module, function"):
-        Recorder(time=True, level="layer")
+        Measures(time=True, level="layer")
 
 
-def test_nothing_is_measured_that_is_not_asked_for():
-    """A recorder without measurements turns nothing on."""
-    with Recorder(time=False) as recorder:
-        assert not module_switch
-        step(Net())
-
-    assert recorder.rows() == []
+def test_r10_there_must_be_something_to_measure():
+    """The error lists what there is."""
+    with pytest.raises(ValueError, match="nothing to measure; choose from time, nonfinite"):
+        Measures()
 
 
 @pytest.mark.parametrize("level", ["module", "function", "both"])
 def test_r1_nothing_stays_on_when_it_is_left(level):
     """Also by an error of the program, and if it is entered again."""
-    recorder = Recorder(time=True, level=level)
+    recorder = Recorder(Measures(time=True, level=level))
     for error in (None, ValueError, KeyboardInterrupt):
         try:
             with recorder:
@@ -156,7 +155,7 @@ def test_r1_nothing_stays_on_when_it_is_left(level):
         assert not module_switch
         step(Net())
 
-    assert {row.calls % 3 for row in recorder.rows()} == {0}
+    assert {row.calls % 3 for row in recorder.tables().get(TimeRow, [])} == {0}
 
 
 def test_r2_the_program_computes_the_same():
@@ -165,7 +164,7 @@ def test_r2_the_program_computes_the_same():
     torch.manual_seed(0)
     expected = [*step(net), torch.rand(3)]
     torch.manual_seed(0)
-    with Recorder(time=True, level="both"):
+    with Recorder(Measures(time=True, level="both")):
         found = [*step(net), torch.rand(3)]
 
     assert all(map(torch.equal, found, expected))
@@ -177,7 +176,7 @@ def test_r2_the_program_computes_the_same():
 def test_section_6_names_never_clash_with_the_programs_own():
     """The program may open timers of the same class, in scopes and on modules."""
     net = Net()
-    with Recorder(time=True, level="both") as recorder:
+    with Recorder(Measures(time=True, level="both")) as recorder:
         assert "TimerHook" not in get_module_hooks()
         with TimerHook() as modules, FunctionTimer() as functions, add_hook(net.head, TimerHook()):
             assert list(get_module_hooks()) == ["TimerHook"]
@@ -196,9 +195,9 @@ def test_section_6_names_never_clash_with_the_programs_own():
 def test_section_6_two_recorders_would_clash():
     """A second run inside a run is refused, and the first goes on."""
     net = Net()
-    with Recorder(time=True) as recorder:
+    with Recorder(Measures(time=True)) as recorder:
         with pytest.raises(KeyError, match="hook hookline run: TimerHook already exists"):
-            Recorder(time=True).__enter__()
+            Recorder(Measures(time=True)).__enter__()
         step(net)
 
     assert calls_of(recorder)["module", "Net", "", "forward"] == 1
@@ -207,7 +206,7 @@ def test_section_6_two_recorders_would_clash():
 def test_r4_hooks_of_a_run_are_on_no_model():
     """Listing and clearing what is on a model does not touch the run's hooks."""
     net = Net()
-    with Recorder(time=True) as recorder:
+    with Recorder(Measures(time=True)) as recorder:
         assert hookline.hooks_of(net) == []
         hookline.clear_hooks(net)
         step(net)
@@ -244,7 +243,7 @@ def test_section_6_a_fault_switches_the_hook_off_and_the_program_goes_on(method,
     net = Net()
     expected = step(net)
     broken = Broken(monkeypatch, method, at)
-    with Recorder(time=True) as recorder:
+    with Recorder(Measures(time=True)) as recorder:
         for _ in range(2):
             assert all(map(torch.equal, step(net), expected))
         assert not module_switch
@@ -261,7 +260,10 @@ def test_section_6_a_fault_after_an_error_of_the_program(monkeypatch):
     net, error = Net(), ValueError("the program's")
     net.head.forward = lambda x: exec("raise error", {"error": error})  # noqa: S102
     Broken(monkeypatch, "end", 2)
-    with Recorder(time=True) as recorder, pytest.raises(ValueError, match="program's") as caught:
+    with (
+        Recorder(Measures(time=True)) as recorder,
+        pytest.raises(ValueError, match="program's") as caught,
+    ):
         step(net)
 
     assert caught.value is error
@@ -273,10 +275,10 @@ def test_section_6_other_hooks_go_on(monkeypatch):
     """Of two measurements, the one without a fault is complete."""
     net = Net()
     Broken(monkeypatch, "begin", 1)
-    with Recorder(time=True, level="both") as recorder:
+    with Recorder(Measures(time=True, level="both")) as recorder:
         step(net)
 
-    assert {row.level for row in recorder.rows()} == {"function"}
+    assert {row.level for row in recorder.tables().get(TimeRow, [])} == {"function"}
     assert calls_of(recorder)["function", "Net", "linear", "backward"] == 2
     assert len(recorder.faults) == 1
 
@@ -285,7 +287,7 @@ def test_section_6_an_interrupt_is_no_fault(monkeypatch):
     """Ctrl-C that meets the program inside of our hook still interrupts it."""
     net = Net()
     Broken(monkeypatch, "begin", 2, KeyboardInterrupt)
-    with Recorder(time=True) as recorder, pytest.raises(KeyboardInterrupt):
+    with Recorder(Measures(time=True)) as recorder, pytest.raises(KeyboardInterrupt):
         step(net)
 
     assert recorder.faults == []
@@ -301,7 +303,7 @@ def test_errors_of_the_program_and_its_hooks_are_no_faults():
                 raise ValueError(msg)
 
     net = Net()
-    with Recorder(time=True) as recorder:
+    with Recorder(Measures(time=True)) as recorder:
         with pytest.raises(ValueError, match="hook") as caught, Fails():
             step(net)
         with pytest.raises(RuntimeError):
@@ -325,6 +327,6 @@ def test_a_second_timer_that_cannot_be_set_takes_the_first_along(monkeypatch):
 
     monkeypatch.setattr(FunctionTimer, "added", fail)
     with pytest.raises(OSError, match="no modes"):
-        Recorder(time=True, level="both").__enter__()
+        Recorder(Measures(time=True, level="both")).__enter__()
 
     assert not module_switch

@@ -2,6 +2,7 @@
 
 import math
 import os
+import platform
 import sqlite3
 from dataclasses import replace
 
@@ -104,7 +105,7 @@ def test_an_earlier_run_is_replaced(path):
 
 def test_a_run_that_is_being_written_is_not_replaced(path):
     [row] = sample()[RunRow]
-    row = replace(row, state="running", process=os.getpid(), host=os.uname().nodename)
+    row = replace(row, state="running", process=os.getpid(), host=platform.node())
     with Store(path) as store:
         store.write({RunRow: [row]})
         with pytest.raises(RunFileError, match=f"being written by process {os.getpid()}"):

@@ -22,7 +22,7 @@ from hookline import (
     Phase,
     Registration,
 )
-from hookline.core.records import Silent, TimeRow
+from hookline.core.records import FlopRow, MemoryRow, Silent, TimeRow, UncountedRow
 
 linear = nn.Linear(2, 2)
 layer, hooks = hookline.with_hooks(linear)
@@ -75,6 +75,14 @@ with Watcher() as watcher, Watcher().renamed("second") as second:
 assert_type(hookline.hooks_of(linear), list[Registration])
 assert_type(hookline.TimerHook().rows(), list[TimeRow])
 assert_type(hookline.module_hooks.TimerHook().total_time(), float)
+with hookline.module_hooks.FlopHook() as flops, hookline.function_hooks.FlopHook() as by_function:
+    assert_type(flops, hookline.module_hooks.FlopHook)
+    assert_type(flops.total_flops(), int)
+    assert_type(flops.rows(), list[FlopRow])
+    assert_type(by_function.uncounted()[0], UncountedRow)
+    assert_type(by_function.rows()[0].operators, tuple[tuple[str, int], ...])
+assert_type(hookline.module_hooks.MemoryHook(peaks=False).rows(), list[MemoryRow])
+assert_type(hookline.function_hooks.MemoryHook().rows()[0].allocated_bytes, int | None)
 selection = hookline.select(linear, "encoder.*", nn.Linear, lambda path, module: True)
 assert_type(selection, hookline.Selection)
 assert_type(selection[0], tuple[str, nn.Module])

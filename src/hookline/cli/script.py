@@ -20,7 +20,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from functools import partial
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
@@ -44,6 +43,7 @@ class Program(ABC):
     def __init__(self, argv: list[str], folder: str) -> None:
         self.argv = argv
         self.folder = folder
+        self._error: BaseException | None = None
 
     @staticmethod
     def from_args(target: str, args: Iterable[str] = (), *, as_module: bool = False) -> Program:
@@ -71,22 +71,25 @@ class Program(ABC):
         Args:
             around: entered before the program starts, and left when all that belongs to it is
                 over: its threads are joined, its exit handlers ran, its traceback is printed.
-                Never left in a forked child.
+                It is left with what the program raised, if anything, and never in a forked child.
 
         Raises:
             ProgramError: if there is no such module; `around` was left with this error.
         """
-        leave = _enter(around) if around else None
+        leave = self._enter(around) if around else None
         try:
             self._execute()
         except ProgramError as error:
+            self._error = error
             if leave:
                 atexit.unregister(leave)
-                leave(type(error), error, error.__traceback__)
+                leave()
             raise
-        except SystemExit:
+        except SystemExit as end:
+            self._error = SystemExit(end.code)  # without its frames, which end now
             raise
         except BaseException as error:
+            self._error = error
             _print_without_us(error, then=self._forget)
             raise
         else:
@@ -95,6 +98,19 @@ class Program(ABC):
     @abstractmethod
     def _execute(self) -> None:
         """Run the program's code as `__main__`."""
+
+    def _enter(self, around: AbstractContextManager[object]) -> Callable[[], None]:
+        """Enter; leave when Python runs exit handlers: ours comes first here, so it runs last."""
+        around.__enter__()
+        process = os.getpid()
+
+        def leave() -> None:
+            if os.getpid() == process:
+                error = self._error
+                around.__exit__(type(error) if error else None, error, None)
+
+        atexit.register(leave)
+        return leave
 
     def _set_path(self) -> None:
         # Python put the folder of hookline's own script, or the current one, there.
@@ -213,25 +229,6 @@ def _fresh_main() -> ModuleType:
         namespace |= {"__annotations__": {}}
     namespace["__builtins__"] = builtins
     return main
-
-
-def _enter(around: AbstractContextManager[object]) -> Callable[..., None]:
-    """Enter; leave when Python runs exit handlers: ours comes first here, so it runs last."""
-    around.__enter__()
-    leave = partial(_leave, around, os.getpid())
-    atexit.register(leave)
-    return leave
-
-
-def _leave(
-    around: AbstractContextManager[object],
-    process: int,
-    kind: type[BaseException] | None = None,
-    error: BaseException | None = None,
-    traceback: TracebackType | None = None,
-) -> None:
-    if os.getpid() == process:
-        around.__exit__(kind, error, traceback)
 
 
 def _print_without_us(error: BaseException, then: Callable[[], None]) -> None:

@@ -7,7 +7,11 @@ same reading when the event is over. A timer reads `now` and sees the program's 
 
 from __future__ import annotations
 
+from itertools import count
 from time import perf_counter_ns
+from typing import Final
+
+_numbers: Final = count()
 
 
 class Clock:
@@ -23,13 +27,15 @@ class Clock:
         True
     """
 
-    __slots__ = ("_depth", "_hidden", "now")
+    __slots__ = ("_depth", "_hidden", "now", "number")
 
     def __init__(self) -> None:
         self._depth = 0
         self._hidden = 0
         self.now = 0
         """The reading at the last freeze; the time of the event that runs."""
+        self.number = next(_numbers)
+        """Which clock it is."""
 
     def freeze(self) -> None:
         """Stop the clock; may be nested."""

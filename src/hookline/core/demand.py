@@ -10,13 +10,15 @@ from hookline.core.entry import Entry
 class Demand:
     """How many registered hooks need a costly service; with none, the engine leaves it out."""
 
-    __slots__ = ("backward", "clock", "traced", "version")
+    __slots__ = ("backward", "clock", "modes", "traced", "version")
 
     def __init__(self) -> None:
         self.clock = 0
         """Hooks that read the thread's clock."""
         self.backward = 0
         """Hooks that run in the backward."""
+        self.modes = 0
+        """Hooks with a dispatch mode."""
         self.version = 0
         """Changes with every registration and removal: what was looked up may be out of date."""
 
@@ -29,6 +31,8 @@ class Demand:
         self.traced += not entry.paired
         if entry.timed:
             self.clock += by
+        if entry.mode is not None:
+            self.modes += by
         if entry.watches_backward:
             self.backward += by
 

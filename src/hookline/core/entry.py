@@ -33,6 +33,7 @@ class Entry:
         joint: the gradients of all outputs are wanted at once, before any flows on.
         retains: inputs are kept for the backward.
         timed: the hook reads the thread's clock.
+        mode: a dispatch mode that stands on the thread while the hook's calls run.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Entry:
         "hook",
         "joint",
         "key",
+        "mode",
         "name",
         "needs_grad_input",
         "paired",
@@ -68,6 +70,7 @@ class Entry:
         joint: bool = False,
         retains: bool = False,
         timed: bool = False,
+        mode: Any = None,
     ) -> None:
         self.hook: Final = hook
         self.callbacks: Final = callbacks
@@ -81,6 +84,7 @@ class Entry:
         self.joint: Final = joint
         self.retains: Final = retains
         self.timed: Final = timed
+        self.mode: Final = mode
         self.watches_backward: Final = gradient is not None or not _BACKWARD.isdisjoint(callbacks)
         """Whether the hook runs in a phase of the backward."""
         self.alive = True
@@ -130,6 +134,7 @@ class Lineup:
         "forward_pre",
         "gradients",
         "joint",
+        "modes",
         "needs_grad_input",
         "paired",
         "paired_backward",
@@ -145,6 +150,7 @@ class Lineup:
     paired: tuple[Entry, ...]
     paired_backward: tuple[Entry, ...]
     always: Pairs
+    modes: tuple[Any, ...]
     watches_backward: bool
     needs_grad_input: bool
     joint: bool
@@ -168,6 +174,7 @@ class Lineup:
         self.gradients = tuple(e for e in self.entries if e.gradient is not None)
         self.paired = tuple(e for e in self.entries if e.paired and not e.backward_only)
         self.paired_backward = tuple(e for e in self.entries if e.paired and e.watches_backward)
+        self.modes = tuple(e.mode for e in self.entries if e.mode is not None)
         self.always = tuple(pair for pair in self.forward if pair[0].always)
         self.watches_backward = any(e.watches_backward for e in self.entries)
         self.needs_grad_input = any(e.needs_grad_input for e in self.entries)

@@ -51,6 +51,77 @@ class TimeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class FlopRow:
+    """The FLOPs of all calls of one module or function, in one mode and direction.
+
+    A multiplication and the addition that goes with it count as two. What ran outside of every
+    call stands in rows of its own: no root, no path, no calls.
+
+    Example:
+        >>> where = ("Net", "head", "Linear", "module", "train", "forward")
+        >>> row = FlopRow(*where, 2, 640, 640, (("aten.addmm", 640),))
+        >>> row.self_flops, dict(row.operators)["aten.addmm"]
+        (640, 640)
+    """
+
+    root: str
+    """The topmost module that contains it, by class name; `""` outside any module."""
+    path: str | None
+    """The module's path; of a function, that of the module that called it, `None` outside any."""
+    type: str
+    """The class name of the module; `""` for a function."""
+    level: str
+    """`"module"` or `"function"`."""
+    mode: str
+    """`"train"`, `"eval"` or `"no_grad"`."""
+    direction: str
+    """`"forward"`, `"backward"`, or `"recompute"`: a forward repeated by checkpointing."""
+    calls: int
+    """How many calls the numbers below are of; 0 for what ran outside of every call."""
+    self_flops: int
+    """What all calls made together, without the calls inside them."""
+    total_flops: int
+    """What all calls made together, the calls inside them included."""
+    operators: tuple[tuple[str, int], ...]
+    """The operators that make `self_flops`, such as `aten.addmm`, each with its share."""
+    name: str = ""
+    """The name of the function; `""` for a module."""
+
+
+@dataclass(frozen=True, slots=True)
+class UncountedRow:
+    """An operator that does matrix work, or may do it, and whose FLOPs are not known.
+
+    Example:
+        >>> where = ("Net", "head", "Bilinear", "module", "train", "forward")
+        >>> row = UncountedRow(*where, "aten._trilinear", 3, "no formula")
+        >>> row.operator, row.calls
+        ('aten._trilinear', 3)
+    """
+
+    root: str
+    """The topmost module that contains the caller, by class name; `""` outside any module."""
+    path: str | None
+    """The path of the module that ran it; `None` outside any."""
+    type: str
+    """The class name of that module; `""` for a function."""
+    level: str
+    """`"module"` or `"function"`."""
+    mode: str
+    """`"train"`, `"eval"` or `"no_grad"`."""
+    direction: str
+    """`"forward"`, `"backward"` or `"recompute"`."""
+    operator: str
+    """The operator, such as `aten._trilinear`."""
+    calls: int
+    """How often it ran."""
+    reason: str
+    """`"no formula"`, `"not dense"` (sparse or nested), or what went wrong in the formula."""
+    name: str = ""
+    """The name of the function that ran it; `""` for a module."""
+
+
+@dataclass(frozen=True, slots=True)
 class Silent:
     """A module or function that was watched and whose hooks never ran, with the likely cause.
 
@@ -199,7 +270,7 @@ class StatsRow:
     inf: int
     """How many values were infinite."""
     histogram: tuple[int, ...] = ()
-    """Magnitudes of a sample, counted by powers of two; the bins are in `hooks.histogram`."""
+    """Magnitudes of a sample, counted by powers of two; the bins are in `core.magnitudes`."""
     name: str = ""
     """The name of the function; `""` for a module."""
     scale: float = 1.0
@@ -248,3 +319,66 @@ class ParameterRow:
     """The loss scale that was taken out; 1 where the scaler had done so before."""
     note: str = ""
     """What is special: `sharded` (numbers of this process's part), `empty`, `estimated`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """What one module or function holds in memory after its forward, in one mode; in bytes.
+
+    What does not say otherwise is of all its calls in one pass, added up as each of them ended: the
+    largest pass.
+
+    Example:
+        >>> where = ("Net", "head", "Linear", "module", "train")
+        >>> row = MemoryRow(*where, 6, 3, 80, 400, 400, 40, 200, 80, 400)
+        >>> row.path, row.saved_bytes
+        ('head', 400)
+    """
+
+    root: str
+    """The topmost module that contains it, by class name; `""` outside any module."""
+    path: str | None
+    """The module's path; of a function, that of the module that called it, `None` outside any."""
+    type: str
+    """The class name of the module; `""` for a function."""
+    level: str
+    """`"module"` or `"function"`."""
+    mode: str
+    """`"train"`, `"eval"` or `"no_grad"`."""
+    calls: int
+    """How many calls there were in all."""
+    passes: int
+    """In how many passes it was called."""
+    output_bytes: int
+    """The storages of its outputs, but those that came with its inputs."""
+    saved_bytes: int
+    """The storages that are kept for its backward, calls inside included; each belongs to the call
+    that kept it first. Parameters and buffers are left out."""
+    self_saved_bytes: int
+    """That without what the calls inside keep."""
+    output_bytes_call: int
+    """The outputs of one call: the largest."""
+    saved_bytes_call: int
+    """What is kept for the backward of one call, calls inside included: the largest."""
+    output_bytes_last: int
+    """The outputs of the latest pass."""
+    saved_bytes_last: int
+    """What is kept for the backward of the latest pass."""
+    packed: int = 0
+    """How many of the tensors that are kept went through `saved_tensors_hooks`, as those in a
+    checkpoint do; they are not in `saved_bytes`."""
+    packed_bytes: int = 0
+    """The storages of the tensors into which these were packed, as far as they can be seen."""
+    parameter_bytes: int | None = None
+    """The module's parameters now, modules inside included; `None` if it is gone, and for
+    functions."""
+    gradient_bytes: int | None = None
+    """The gradients that are at these parameters now; `None` as above."""
+    allocated_bytes: int | None = None
+    """By how much what the device's allocator has given out grew in one call: the largest. `None`
+    where no device that tells is in use."""
+    peak_bytes: int | None = None
+    """How far it rose above what it was at the begin of one call: the largest. `None` where it was
+    not asked for."""
+    name: str = ""
+    """The name of the function; `""` for a module."""

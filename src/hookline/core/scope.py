@@ -32,6 +32,8 @@ class HookObject:
         joint: True for a module hook that changes the gradients of several outputs: where they come
             from different autograd nodes, it gets them all at once, before any flows on.
         retain_inputs: True for a function hook that wants inputs kept for the backward.
+        operator_mode: a torch dispatch mode that sees the operators inside the hook's calls. The
+            engine keeps it on the thread while they run, forward and backward.
         phases: the phases that an instance takes part in, where not in all whose callbacks its
             class overrides.
     """
@@ -41,6 +43,7 @@ class HookObject:
     needs_grad_input: bool = False
     joint: bool = False
     retain_inputs: bool = False
+    operator_mode: Any = None
     watched_phases: Collection[Phase] | None = None
     level: ClassVar[type[HookObject]]
     """The base class of the hook's level, whose callbacks are empty."""
@@ -57,6 +60,12 @@ class HookObject:
 
     def deleted(self, target: Any) -> None:
         """Called before it is removed: with None for a scope, else the module or function."""
+
+    def opened(self) -> None:
+        """Called in its thread when a scope of the hook has been opened there."""
+
+    def closed(self) -> None:
+        """Called when the hook's last scope in this thread is closed, before that is removed."""
 
     def aborted(self, call: Any, exception: BaseException) -> None:
         """Called instead of an end whose begin ran, where the call or a later hook raised."""
@@ -143,6 +152,7 @@ def entries_of(hook: HookObject, base: type[HookObject], key: str | None) -> Cal
         joint=hook.joint,
         retains=hook.retain_inputs,
         timed=hook.timed,
+        mode=hook.operator_mode,
     )
 
 
@@ -183,17 +193,26 @@ def enter(hook: HookObject, name: str) -> None:
     """Open a scope of the hook in this thread."""
     thread = local.thread
     registry = hook.scope_in(thread)
-    register_object(registry, entry_of(hook, hook.level, name), None)
+    handle = register_object(registry, entry_of(hook, hook.level, name), None)
+    try:
+        hook.opened()
+    except BaseException:
+        remove_object(handle, None)
+        raise
 
 
 def leave(hook: HookObject) -> None:
     """Close the hook's innermost scope in this thread."""
     thread = local.thread
     registry = hook.scope_in(thread)
-    for handle in reversed(list(registry)):
-        if handle.hook is hook:
-            remove_object(handle, None)
-            return
+    handles = [handle for handle in registry if handle.hook is hook]
+    if handles:
+        try:
+            if len(handles) == 1:
+                hook.closed()
+        finally:
+            remove_object(handles[-1], None)
+        return
     if thread.forked:
         return  # the scope was opened in the parent process
     msg = f"hook {hook.name} has no open scope in this thread"

@@ -147,6 +147,7 @@ def _entry(hook: FunctionHook, name: str, chosen: Chosen) -> Entry:
         aborted=None if plain.aborted is None else _guarded(chosen, plain.aborted),
         retains=plain.retains,
         timed=plain.timed,
+        mode=plain.mode,
     )
 
 

@@ -16,6 +16,7 @@ from hookline.functions.call import FunctionCall
 from hookline.functions.place import place_function
 from hookline.functions.places import lineup_of
 from hookline.functions.record import mark_outputs, note_outputs
+from hookline.torch_base.modes import dispatch_modes
 from hookline.torch_base.private import sequence_number
 from hookline.torch_base.tree import tensors
 
@@ -75,7 +76,11 @@ def _forward(
         if timed:
             thread.clock.thaw()
         try:
-            call.out = func(*call.args, **call.kwargs)
+            if lineup.modes:
+                with dispatch_modes.standing(lineup.modes):
+                    call.out = func(*call.args, **call.kwargs)
+            else:
+                call.out = func(*call.args, **call.kwargs)
         finally:
             if timed:
                 thread.clock.freeze()

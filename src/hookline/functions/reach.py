@@ -19,7 +19,7 @@ from hookline.core.switch import Switch
 from hookline.core.thread import Thread, local
 from hookline.functions.mode import FunctionMode, custom_patch
 from hookline.functions.places import everywhere
-from hookline.torch_base import modes
+from hookline.torch_base.modes import function_modes
 
 _custom_switch: Final = Switch()
 _custom_switch.connect(custom_patch.install, custom_patch.uninstall)
@@ -40,7 +40,7 @@ def _on(thread_ref: ref[Thread]) -> None:
     assert thread is not None
     if thread.mode is None:
         thread.mode = FunctionMode()
-    modes.put_on(thread.mode)
+    function_modes.put_on(thread.mode)
     try:
         _custom_switch.hold(thread_ref)
         # An entry without callbacks: module calls become known, and no hook is called for them.
@@ -58,7 +58,7 @@ def _off(thread_ref: ref[Thread]) -> None:
         return
     if thread is local.thread:
         # In a callback it lies nowhere: torch puts it back after the function, to pass all on.
-        modes.take_out(thread.mode)
+        function_modes.take_out(thread.mode)
     if thread.tracker is not None:
         thread.tracker.remove()
         thread.tracker = None

@@ -7,28 +7,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
-LOWEST: Final = -48
-HIGHEST: Final = 32
-BINS: Final = HIGHEST - LOWEST + 2
-"""How many bins there are."""
+from hookline.core.magnitudes import edges
+
 SAMPLE: Final = 1024
 """So many numbers of a tensor are looked at."""
 
-_EDGES: Final = (5e-324, *(2.0**power for power in range(LOWEST, HIGHEST + 1)), float("inf"))
-
-
-def edges() -> tuple[float, ...]:
-    """Where bins begin and end, one number more than there are bins.
-
-    A magnitude is in the bin that begins with it or below it and ends above it. The first bin is of
-    all that is smaller than 2⁻⁴⁸ but not zero, the last of all from 2³² up. Zeros and what is not
-    finite are in none.
-
-    Example:
-        >>> edges()[1] == 2.0**-48, len(edges()) == BINS + 1
-        (True, True)
-    """
-    return (0.0, *_EDGES[1:])
+# The first bin begins above zero: zeros are in none.
+_EDGES: Final = (5e-324, *edges()[1:])
 
 
 def magnitudes(sample: Tensor, factor: float = 1.0) -> Tensor:
@@ -39,10 +24,11 @@ def magnitudes(sample: Tensor, factor: float = 1.0) -> Tensor:
         factor: what to multiply them by before.
 
     Returns:
-        `BINS` integers.
+        As many integers as there are bins in `hookline.core.magnitudes`.
 
     Example:
         >>> import torch
+        >>> from hookline.core.magnitudes import edges
         >>> counts = magnitudes(torch.tensor([0.0, 1.0, -1.5, 2.0, float("nan")]))
         >>> [(edges()[place], n) for place, n in enumerate(counts.tolist()) if n]
         [(1.0, 2), (2.0, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from hookline.core.clock import Clock
@@ -26,10 +27,22 @@ class Measured(NamedTuple):
     clock: str
 
 
+class Timed(NamedTuple):
+    """One call that was measured; `begin` and `duration` are nanoseconds of its thread's clock."""
+
+    what: Measured
+    call_index: int
+    number: int
+    step: int
+    thread: int
+    begin: int
+    duration: int
+
+
 class _Frame:
     """A call that is being measured; `start` and `stop` are nanoseconds or device events."""
 
-    __slots__ = ("around", "call", "inside", "label", "start", "stop", "what")
+    __slots__ = ("around", "call", "inside", "label", "place", "start", "stop", "what")
 
     def __init__(self, call: Any, label: str, what: Measured, start: Any) -> None:
         self.call = call
@@ -39,6 +52,7 @@ class _Frame:
         self.stop: Any = None
         self.inside = 0
         self.around: _Frame | None = None
+        self.place: tuple[int, int, int, int] | None = None
 
 
 class TimeMeter:
@@ -55,6 +69,9 @@ class TimeMeter:
     Args:
         history: how many of the latest calls `history` keeps.
         new_event: makes a device event; None gives the thread's own clock.
+
+    Attributes:
+        listener: is given each call that was measured, inner ones first, if it is not None.
     """
 
     def __init__(self, history: int, new_event: Callable[[], Any] | None = None) -> None:
@@ -62,7 +79,9 @@ class TimeMeter:
         self.series: dict[Measured, Series] = {}
         self.outermost = 0
         self.clock = "host" if new_event is None else "device"
+        self.listener: Callable[[Timed], None] | None = None
         self._new_event = new_event
+        self._zero: tuple[Any, int] | None = None
         self._pending: deque[_Frame] = deque()
         self._lock = threading.Lock()
         self._stacks: dict[Clock, list[_Frame]] = {}
@@ -85,11 +104,14 @@ class TimeMeter:
             return
         frame = stack.pop(place)
         frame.call, frame.stop = None, self._reading(call)
+        if self.listener is not None:
+            running = call.running
+            frame.place = call.index, running.number, running.step, clock.number
         if not stack:
             del self._stacks[clock]
         with self._lock:
             if self._new_event is None:
-                self._add(frame, frame.stop - frame.start)
+                self._add(frame, frame.start, frame.stop - frame.start)
             else:
                 self._pending.append(frame)
                 self._read_pending(wait=False)
@@ -110,9 +132,17 @@ class TimeMeter:
         while self._pending and (wait or self._pending[0].stop.query()):
             frame = self._pending.popleft()
             frame.stop.synchronize()
-            self._add(frame, round(frame.start.elapsed_time(frame.stop) * 1e6))
+            begin = 0 if self.listener is None else self._begin_of(frame)
+            self._add(frame, begin, round(frame.start.elapsed_time(frame.stop) * 1e6))
 
-    def _add(self, frame: _Frame, duration: int) -> None:
+    def _begin_of(self, frame: _Frame) -> int:
+        """When a call began on the device, counted as the host counts."""
+        if self._zero is None:
+            self._zero = frame.start, perf_counter_ns()
+        event, now = self._zero
+        return now + round(event.elapsed_time(frame.start) * 1e6)
+
+    def _add(self, frame: _Frame, begin: int, duration: int) -> None:
         if frame.around is None:
             self.outermost += duration
         else:
@@ -122,6 +152,8 @@ class TimeMeter:
             series = self.series[frame.what] = Series()
         series.add(duration, frame.inside)
         self.history.append((frame.label, duration / 1e9))
+        if self.listener is not None and frame.place is not None:
+            self.listener(Timed(frame.what, *frame.place, begin, duration))
 
     def settle(self) -> None:
         """Read what is still pending; waits for the device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from torch import Tensor
@@ -13,7 +14,7 @@ from hookline.errors import HookValueError
 from hookline.functions.call import FunctionCall
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.amp import LossScale
-from hookline.hooks.tally import Tally, What
+from hookline.hooks.tally import Looked, Tally, What
 from hookline.hooks.updates import Updates
 from hookline.modules.call import ModuleCall
 from hookline.modules.hook import ModuleHook
@@ -48,11 +49,16 @@ class Statistics:
     def _is_due(self, call: Any) -> bool:
         return not (call.running.number % self.every or call.recomputing)
 
-    def _add(self, what: What, value: Any, name: str, scale: float = 1.0) -> None:
+    def listen(self, listener: Callable[[What, int, Looked], None]) -> None:
+        """Give what each look at a tensor finds to a listener too, with the number of its pass."""
+        self._tally.listener = listener
+
+    def _add(self, call: Any, what: What, value: Any, name: str, scale: float = 1.0) -> None:
         for leaf, tensor in leaves(value, name):
             values = readable(tensor)
             if values is not None:
-                self._tally.add(what._replace(leaf=leaf), values, scale)
+                number = call.running.number
+                self._tally.add(what._replace(leaf=leaf), values, scale, number)
 
     def _scale_in(self, running: Pass) -> float:
         """The loss scale of a pass; asked for once, since a scaler may wait for its device."""
@@ -81,7 +87,7 @@ class ModuleStatsHook(Statistics, ModuleHook):
         activations: measure outputs.
         gradients: measure gradients of outputs.
         parameters: measure parameters.
-        histogram: count magnitudes too; the bins are given by `hookline.hooks.histogram.edges()`.
+        histogram: count magnitudes too; the bins are given by `hookline.core.magnitudes.edges()`.
         scaler: the `torch.amp.GradScaler` in use, or a function that gives the loss scale:
             gradients are divided by it.
 
@@ -159,13 +165,13 @@ class ModuleStatsHook(Statistics, ModuleHook):
         if self._updates is not None:
             self._updates.see(call.key, call.root, call.path)
         if self._activations and self._is_due(call):
-            self._add(_module(call, "forward"), call.out, "output")
+            self._add(call, _module(call, "forward"), call.out, "output")
 
     def backward_postprocess(self, call: ModuleCall) -> None:
         """Measure the gradients of the outputs."""
         if self._is_due(call):
             scale = self._scale_in(call.running)
-            self._add(_module(call, "backward"), call.grad_output, "grad_output", scale)
+            self._add(call, _module(call, "backward"), call.grad_output, "grad_output", scale)
 
 
 class FunctionStatsHook(Statistics, FunctionHook):
@@ -220,7 +226,7 @@ class FunctionStatsHook(Statistics, FunctionHook):
         if self._is_due(function):
             outputs = function.outputs or ()
             value = outputs[0] if len(outputs) == 1 else outputs
-            self._add(_function(function, "forward"), value, "output")
+            self._add(function, _function(function, "forward"), value, "output")
 
     def backward_postprocess(
         self,
@@ -231,7 +237,7 @@ class FunctionStatsHook(Statistics, FunctionHook):
         """Measure the gradients of the outputs."""
         if self._is_due(function):
             scale = self._scale_in(function.running)
-            self._add(_function(function, "backward"), out_grad, "grad_output", scale)
+            self._add(function, _function(function, "backward"), out_grad, "grad_output", scale)
 
 
 def _phases(wanted: dict[Phase, bool]) -> tuple[Phase, ...]:

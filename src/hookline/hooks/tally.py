@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from math import sqrt
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from hookline.core.magnitudes import BINS
 from hookline.core.records import StatsRow
-from hookline.hooks.histogram import BINS, SAMPLE, magnitudes
+from hookline.hooks.histogram import SAMPLE, magnitudes
 from hookline.hooks.moments import Moments, measure, sample_of
 
 
@@ -40,6 +42,15 @@ class _Entry:
         self.scale = 1.0
 
 
+class Looked(NamedTuple):
+    """What one look at a tensor found."""
+
+    norm: float
+    abs_max: float
+    zero_share: float
+    nonfinite: int
+
+
 class _Measured(NamedTuple):
     """What was measured of one tensor in one call, still on its device."""
 
@@ -47,6 +58,7 @@ class _Measured(NamedTuple):
     moments: Tensor
     bins: Tensor | None
     scale: float
+    number: int
 
 
 class Tally:
@@ -57,27 +69,32 @@ class Tally:
 
     Args:
         histogram: count magnitudes too.
+
+    Attributes:
+        listener: is given what each look found, with the number of its pass, if it is not None.
     """
 
     LIMIT: Final = 512
     """So many measurements are read at the latest."""
 
     def __init__(self, *, histogram: bool) -> None:
+        self.listener: Callable[[What, int, Looked], None] | None = None
         self._histogram: Final = histogram
         self._entries: dict[What, _Entry] = {}
         self._waiting: list[_Measured] = []
         self._lock = threading.Lock()
 
-    def add(self, what: What, values: Tensor, scale: float = 1.0) -> None:
+    def add(self, what: What, values: Tensor, scale: float = 1.0, number: int = 0) -> None:
         """Add the numbers of a tensor, divided by a scale.
 
         Args:
             what: of what they are.
             values: the numbers, as `readable` gives them.
             scale: what they are divided by.
+            number: the pass that they are of.
         """
         bins = magnitudes(sample_of(values, SAMPLE), 1 / scale) if self._histogram else None
-        measured = _Measured(what, measure(values), bins, scale)
+        measured = _Measured(what, measure(values), bins, scale, number)
         with self._lock:
             self._waiting.append(measured)
             if values.is_cpu or len(self._waiting) >= self.LIMIT:
@@ -102,20 +119,26 @@ class Tally:
         counts = iter(bins)
         for measured, moments in zip(waiting, rows, strict=True):
             entry = self._entries.setdefault(measured.what, _Entry())
-            self._merge(entry, moments, measured.scale)
+            self._merge(entry, moments, measured)
             if measured.bins is not None:
                 new = next(counts)[0]
                 entry.bins = [a + int(b) for a, b in zip(entry.bins, new, strict=True)]
 
-    def _merge(self, entry: _Entry, rows: list[list[float]], scale: float) -> None:
+    def _merge(self, entry: _Entry, rows: list[list[float]], measured: _Measured) -> None:
         call = Moments()
         for row in rows:
             call.merge(Moments.read(row))
-        call = call.scaled(1 / scale)
+        call = call.scaled(1 / measured.scale)
+        norm = sqrt(call.sum_of_squares)
         entry.moments.merge(call)
-        entry.norms += sqrt(call.sum_of_squares)
+        entry.norms += norm
         entry.calls += 1
-        entry.scale = scale
+        entry.scale = measured.scale
+        if self.listener is not None:
+            abs_max = max(abs(call.minimum), abs(call.maximum)) if call.count else 0.0
+            zeros = call.zeros / call.count if call.count else 0.0
+            found = Looked(norm, abs_max, zeros, call.nan + call.infinite)
+            self.listener(measured.what, measured.number, found)
 
     def _row(self, what: What, entry: _Entry) -> StatsRow:
         found = entry.moments

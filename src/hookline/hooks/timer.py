@@ -10,7 +10,7 @@ import torch
 from hookline.core.records import TimeRow
 from hookline.errors import HookValueError
 from hookline.functions.hook import FunctionHook
-from hookline.hooks.meter import Measured, TimeMeter
+from hookline.hooks.meter import Measured, Timed, TimeMeter
 from hookline.hooks.time_report import print_times
 from hookline.modules.hook import ModuleHook
 
@@ -86,6 +86,10 @@ class Timer:
     def reset(self) -> None:
         """Forget what was measured."""
         self._meter.reset()
+
+    def listen(self, listener: Callable[[Timed], None]) -> None:
+        """Give each call that is measured to a listener too, as it ends; inner ones first."""
+        self._meter.listener = listener
 
 
 class ModuleTimerHook(Timer, ModuleHook):

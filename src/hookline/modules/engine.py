@@ -31,6 +31,7 @@ from hookline.modules.places import everywhere, lineup_of, outer_lineup, table
 from hookline.modules.record import give_back, isolate_inputs, isolate_output, mark_outputs
 from hookline.modules.traced import traced_call
 from hookline.torch_base import backward
+from hookline.torch_base.modes import dispatch_modes
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.paths import roots
 from hookline.torch_base.private import StopRecomputation, sequence_number
@@ -152,7 +153,10 @@ def _forward(
             fire(lineup.forward_pre, call, (call,), Phase.FORWARD_PRE, thread)
         begun = lineup.paired
         isolated = isolate_inputs(call) if lineup.needs_grad_input else None
-        if demand.clock or issubclass(type(module), FUSED) or (own is not None and own.inner):
+        if lineup.modes:
+            with dispatch_modes.standing(lineup.modes):
+                call.out = _run_layer(original, module, own, call, thread)
+        elif demand.clock or issubclass(type(module), FUSED) or (own is not None and own.inner):
             call.out = _run_layer(original, module, own, call, thread)
         else:
             call.out = original(module, *call.args, **call.kwargs)

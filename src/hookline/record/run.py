@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter_ns
+from typing import Any, Final, Self
+
+from torch import nn
 
 from hookline.core.entry import Callback, Entry
 from hookline.core.handle import HookHandle
-from hookline.core.records import TimeRow
-from hookline.core.registry import HookRegistry
 from hookline.core.scope import HookObject, entry_of, register_object, remove_object
-from hookline.errors import HookValueError
 from hookline.functions import places as function_places
-from hookline.hooks.timer import FunctionTimerHook, ModuleTimerHook
+from hookline.functions.hook import FunctionHook
+from hookline.hooks.stats import Statistics
+from hookline.hooks.timer import Timer
 from hookline.modules import places as module_places
+from hookline.record.census import Census
+from hookline.record.course import Course
+from hookline.record.measures import Measures
+from hookline.record.rows import EventRow, FaultRow, SeriesRow
+from hookline.record.wanted import Wanted
 
-LEVELS = ("module", "function", "both")
+Tables = dict[type[Any], list[Any]]
+"""Rows by their class."""
 
 
 class Recorder:
@@ -25,72 +33,123 @@ class Recorder:
     A fault in one of them switches that hook off and is kept in `faults`; the program goes on.
 
     Args:
-        time: measure time.
-        level: of what: `module`, `function` or `both`.
+        measures: what to measure.
+        where: patterns, as `select` takes them, of what is measured; everything by default.
+        models: measure only what belongs to these; all models by default.
 
     Attributes:
         faults: the faults of hookline's own, as text.
 
-    Raises:
-        HookValueError: the level is unknown.
-
     Example:
         >>> import torch
-        >>> with Recorder(time=True) as recorder:
+        >>> from hookline.core.records import TimeRow
+        >>> with Recorder(Measures(time=True)) as recorder:
         ...     _ = torch.nn.Linear(2, 2)(torch.zeros(1, 2))
-        >>> [(row.root, row.direction) for row in recorder.rows()]
+        >>> [(row.root, row.direction) for row in recorder.tables()[TimeRow]]
         [('Linear', 'forward')]
     """
 
-    def __init__(self, *, time: bool, level: str = "module") -> None:
-        if level not in LEVELS:
-            msg = f"{level!r} is no level; choose one of {', '.join(LEVELS)}"
-            raise HookValueError(msg)
-        self._timers: list[tuple[ModuleTimerHook | FunctionTimerHook, HookRegistry]] = []
-        if time and level != "function":
-            self._timers.append((ModuleTimerHook(), module_places.everywhere))
-        if time and level != "module":
-            self._timers.append((FunctionTimerHook(), function_places.everywhere))
+    def __init__(
+        self,
+        measures: Measures,
+        where: Sequence[object] = (),
+        models: Iterable[nn.Module] = (),
+    ) -> None:
+        self.faults: Final[list[str]] = []
+        self.measures: Final = measures
+        self._hooks: Final = list(measures.hooks())
+        self._wanted: Final = Wanted(where, models)
         self._handles: list[HookHandle] = []
-        self.faults: list[str] = []
+        self._opened: list[HookObject] = []
+        self._census = Census(hook.name for hook in self._hooks)
+        self._course = Course(perf_counter_ns())
 
     def __enter__(self) -> Self:
+        self._course = Course(perf_counter_ns())
+        self._census.begin()
         try:
-            for hook, registry in self._timers:
-                self._register(hook, registry)
+            for hook in self._hooks:
+                if isinstance(hook, Timer):
+                    hook.listen(self._course.timed)
+                elif isinstance(hook, Statistics):
+                    hook.listen(self._course.looked)
+                self._register(hook)
+                if self._wanted.everything:
+                    self._opened.append(hook)
+                    hook.opened()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        while self._opened:
+            self._opened.pop().closed()
         while self._handles:
             remove_object(self._handles.pop(), None)
 
-    def rows(self) -> list[TimeRow]:
-        """What was measured."""
-        return [row for timer, _ in self._timers for row in timer.rows()]
+    def tables(self, *, over: bool = True) -> Tables:
+        """What was measured so far.
 
-    def _register(self, hook: HookObject, registry: HookRegistry) -> None:
+        Args:
+            over: whether the program is over, so that it can be told what never came.
+        """
+        found: Tables = {SeriesRow: self._course.series(), EventRow: self._course.events()}
+        for hook in self._hooks:
+            for row in self._rows_of(hook):
+                found.setdefault(type(row), []).append(row)
+        for row in self._census.rows(over=over):
+            found.setdefault(type(row), []).append(row)
+        faults = [f"a fault of its own: {text}" for text in self.faults]
+        faults += self._wanted.unmatched() if over else ()
+        found[FaultRow] = [FaultRow(text) for text in faults]
+        return found
+
+    def _rows_of(self, hook: Any) -> Iterable[Any]:
+        """All that a hook tells; a fault in that is one of ours."""
+        try:
+            return [
+                row for tell in _TELLING if hasattr(hook, tell) for row in getattr(hook, tell)()
+            ]
+        except Exception:  # noqa: BLE001 - whatever our fault is
+            self._note_fault(hook, "could not tell what it measured")
+            return ()
+
+    def _note_fault(self, hook: Any, what: str) -> None:
+        fault = traceback.format_exc().rstrip()
+        text = f"{hook.name} {what}; the program went on\n{fault}"
+        if text not in self.faults:
+            self.faults.append(text)
+
+    def _register(self, hook: HookObject) -> None:
+        is_function = isinstance(hook, FunctionHook)
+        registry = function_places.everywhere if is_function else module_places.everywhere
+        wanted = self._wanted.function if is_function else self._wanted.module
         # The name is reserved, so that it never clashes with one of the program's own.
         plain = entry_of(hook, hook.level, f"hookline run: {hook.name}")
 
         def switch_off(entry: Entry) -> None:
-            fault = traceback.format_exc().rstrip()
-            self.faults.append(f"{hook.name} was switched off; the program went on\n{fault}")
+            self._note_fault(hook, "was switched off")
             registry.discard(entry)
 
-        entry = _guarded(plain, switch_off)
+        entry = _guarded(plain, switch_off, None if self._wanted.everything else wanted)
         self._handles.append(register_object(registry, entry, None))
 
 
-def _guarded(entry: Entry, on_fault: Callable[[Entry], None]) -> Entry:
-    """The entry with callbacks whose faults do not reach the program."""
+_TELLING: Final = ("rows", "parameter_rows", "uncounted")
+"""The methods by which hooks tell what they measured."""
+
+
+def _guarded(
+    entry: Entry, on_fault: Callable[[Entry], None], wanted: Callable[[Any], bool] | None
+) -> Entry:
+    """The entry with callbacks for wanted calls only, whose faults do not reach the program."""
 
     def guard(callback: Callback) -> Callback:
-        def guarded(*arguments: Any) -> None:
+        def guarded(call: Any, *rest: Any) -> None:
             try:
-                callback(*arguments)
+                if wanted is None or wanted(call):
+                    callback(call, *rest)
             except Exception:  # noqa: BLE001 - whatever our fault is
                 on_fault(new)
 
@@ -103,6 +162,8 @@ def _guarded(entry: Entry, on_fault: Callable[[Entry], None]) -> Entry:
         key=entry.key,
         paired=True,
         aborted=None if entry.aborted is None else guard(entry.aborted),
+        retains=entry.retains,
         timed=entry.timed,
+        mode=entry.mode,
     )
     return new

@@ -48,18 +48,20 @@ class Rank:
         return self._tables.get(kind, [])
 
 
-class Run:
+class RunData:
     """What a run kept, in all its processes.
 
     Args:
         ranks: its processes.
-
-    Attributes:
-        ranks: its processes.
     """
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
-        self.ranks: Final = tuple(ranks)
+        self._ranks: Final = tuple(ranks)
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """Its processes."""
+        return self._ranks
 
     @property
     def info(self) -> RunRow:
@@ -71,7 +73,7 @@ class Run:
         return self.ranks[0].rows(kind)
 
 
-def load(path: str | Path) -> Run:
+def load(path: str | Path) -> RunData:
     """Read a run.
 
     Args:
@@ -80,7 +82,7 @@ def load(path: str | Path) -> Run:
     Raises:
         RunFileError: there is no such file, it is no run, or it is of a newer version.
     """
-    return Run([load_rank(Path(path))])
+    return RunData([load_rank(Path(path))])
 
 
 def load_rank(path: Path) -> Rank:

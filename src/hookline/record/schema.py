@@ -18,7 +18,16 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from hookline.core.records import NonFiniteRow, ParameterRow, Silent, StatsRow, TimeRow
+from hookline.core.records import (
+    FlopRow,
+    MemoryRow,
+    NonFiniteRow,
+    ParameterRow,
+    Silent,
+    StatsRow,
+    TimeRow,
+    UncountedRow,
+)
 from hookline.record.rows import EventRow, FaultRow, ModuleRow, PassRow, RunRow, SeriesRow
 
 RowT = TypeVar("RowT")
@@ -34,6 +43,9 @@ TABLES: Final[Mapping[str, type[Any]]] = {
     "modules": ModuleRow,
     "passes": PassRow,
     "times": TimeRow,
+    "memory": MemoryRow,
+    "flops": FlopRow,
+    "uncounted": UncountedRow,
     "stats": StatsRow,
     "parameters": ParameterRow,
     "nonfinite": NonFiniteRow,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import sqlite3
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
+from weakref import WeakSet
 
 from hookline.errors import RunFileError
 from hookline.record.rows import RunRow
@@ -40,6 +43,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._lock = threading.Lock()
         _make_room(self.path)
         try:
             self._connection = sqlite3.connect(
@@ -48,6 +52,7 @@ class Store:
             self._begin()
         except sqlite3.Error as error:
             raise _failure(self.path, "can't be written", error) from error
+        _open.add(self)
 
     def write(self, tables: Mapping[type[Any], Iterable[object]]) -> None:
         """Put rows in the place of all rows of their kinds, in one transaction.
@@ -59,7 +64,7 @@ class Store:
             RunFileError: they could not be written; the file holds what it held before.
         """
         try:
-            with self._connection:
+            with self._lock, self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
                 for kind, rows in tables.items():
                     name = NAMES[kind]
@@ -70,6 +75,7 @@ class Store:
 
     def close(self) -> None:
         """Close the file."""
+        _open.discard(self)
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -78,6 +84,14 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def hold(self) -> None:
+        """Wait for the transaction that runs, and let no other begin."""
+        self._lock.acquire()
+
+    def go_on(self) -> None:
+        """Undo `hold`."""
+        self._lock.release()
+
     def _begin(self) -> None:
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
@@ -85,6 +99,28 @@ class Store:
             self._connection.execute(f"PRAGMA user_version = {VERSION}")
             for name in TABLES:
                 self._connection.execute(create(name))
+
+
+_open: Final[WeakSet[Store]] = WeakSet()
+_held: Final[list[Store]] = []
+
+
+def _before_fork() -> None:
+    # A child that ends with half a transaction in its memory would undo it in the file.
+    _held.extend(_open)
+    for store in _held:
+        store.hold()
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().go_on()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )
 
 
 def _make_room(path: Path) -> None:
@@ -97,7 +133,7 @@ def _make_room(path: Path) -> None:
         if not path.exists() or path.stat().st_size == 0:
             return
         running = [row for row in load_rank(path).rows(RunRow) if row.state == "running"]
-        if any(row.host == os.uname().nodename and _is_alive(row.process) for row in running):
+        if any(row.host == platform.node() and _is_alive(row.process) for row in running):
             msg = (
                 f"{path} is being written by process {running[0].process}; "
                 "give another file, or wait until it has ended"

@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hookline.core.records import TimeRow
+from hookline.record.rows import FaultRow
+from hookline.record.runs import RunData
 
 NOTHING_CALLED = (
     "hookline: no module was called while hooks were on, so there is no time to show.\n"
@@ -38,6 +40,13 @@ class Stream(Protocol):
 
     def flush(self) -> object:
         """Pass on what was taken."""
+
+
+def print_run(run: RunData, file: Stream) -> None:
+    """Print the tables of a run, and what went wrong in it."""
+    print_time(run.rows(TimeRow), file)
+    for row in run.rows(FaultRow):
+        file.write(f"hookline: {row.text}\n")
 
 
 def print_time(rows: Iterable[TimeRow], file: Stream) -> None:

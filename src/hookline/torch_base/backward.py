@@ -24,8 +24,8 @@ from hookline.core.calls import Call
 from hookline.core.demand import demand
 from hookline.core.events import note_once
 from hookline.core.thread import Thread, local
-from hookline.torch_base import modes
 from hookline.torch_base.marks import Mark
+from hookline.torch_base.modes import dispatch_modes, function_modes
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.repeats import Repeats
 from hookline.torch_base.stack import (
@@ -80,6 +80,8 @@ class Run:
         self._notes: Final = thread.notes
         self._tracks: list[list[Window]] = []
         self._handles: list[Any] = []
+        self.modes: dict[Any, None] = {}
+        """The dispatch modes of the hooks of calls that take part, which stand while it runs."""
 
     def plan(self, outputs: Sequence[Any], inputs: Sequence[Any] | None) -> None:
         """Find the calls that take part and hook the nodes at which something happens."""
@@ -97,6 +99,9 @@ class Run:
             planner(self, group, windows)
         if not windows:
             return
+        if demand.modes:
+            for window in windows.values():
+                self.modes.update(dict.fromkeys(window.current().modes))
         track: list[Window] = []
         self._tracks.append(track)
         for place, stop in _stops_of(group, windows, track).items():
@@ -253,7 +258,8 @@ def _run(
     try:
         if demand.backward:
             _frozen(thread, partial(run.plan, outputs, inputs))
-        result = _with_functions_seen(original, thread)
+        with dispatch_modes.standing(run.modes):
+            result = _with_functions_seen(original, thread)
         _frozen(thread, run.finish)
     except BaseException as error:
         _frozen(thread, partial(run.fail, error))
@@ -274,12 +280,12 @@ def _with_functions_seen(
 
     Torch has taken it off to handle the call of `backward`. Worker threads get what is on here.
     """
-    if not thread.functions.switch or not modes.put_on(thread.mode):
+    if not thread.functions.switch or not function_modes.put_on(thread.mode):
         return original()
     try:
         return original()
     finally:
-        modes.take_out(thread.mode)
+        function_modes.take_out(thread.mode)
 
 
 def _frozen(thread: Thread, work: Callable[[], None]) -> None:

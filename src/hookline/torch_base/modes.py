@@ -1,4 +1,4 @@
-"""This thread's stack of function modes, from which one may be taken wherever it lies.
+"""This thread's stacks of modes, from which one may be taken wherever it lies.
 
 The public `with` needs last in, first out; scopes may end in any order, and other modes may lie
 above ours.
@@ -6,27 +6,81 @@ above ours.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from hookline.torch_base import private
 
 
-def is_on(mode: Any) -> bool:
-    """Whether a mode is on the stack; while it handles a function, torch takes it off."""
-    return any(private.mode_at(place) is mode for place in range(private.mode_count()))
+class ModeStack:
+    """One of the stacks that torch keeps for each thread.
+
+    Args:
+        count: how many modes are on it.
+        at: the mode at a place, from the bottom.
+        push: puts a mode on top.
+        pop: takes the topmost one.
+    """
+
+    def __init__(
+        self,
+        count: Callable[[], int],
+        at: Callable[[int], Any],
+        push: Callable[[Any], None],
+        pop: Callable[[], Any],
+    ) -> None:
+        self._count = count
+        self._at = at
+        self._push = push
+        self._pop = pop
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._at(place) for place in range(self._count()))
+
+    def has(self, mode: Any) -> bool:
+        """Whether a mode is on the stack; while it handles a call, torch takes it off."""
+        return any(other is mode for other in self)
+
+    def put_on(self, mode: Any) -> bool:
+        """Put a mode on top, unless it is on; tells whether it was put."""
+        absent = not self.has(mode)
+        if absent:
+            self._push(mode)
+        return absent
+
+    def take_out(self, mode: Any) -> None:
+        """Take a mode off the stack, wherever and however often it lies there."""
+        above: list[Any] = []
+        while self.has(mode):
+            top = self._pop()
+            if top is not mode:
+                above.append(top)
+        for other in reversed(above):
+            self._push(other)
+
+    @contextmanager
+    def standing(self, modes: Iterable[Any]) -> Generator[None]:
+        """Keep modes on for a while; those that were on before stay on."""
+        put: list[Any] = []
+        try:
+            put += (mode for mode in modes if self.put_on(mode))
+            yield
+        finally:
+            for mode in reversed(put):
+                self.take_out(mode)
 
 
-def put_on(mode: Any) -> bool:
-    """Put a mode on top, unless it is on; tells whether it was put."""
-    absent = not is_on(mode)
-    if absent:
-        private.push_mode(mode)
-    return absent
+function_modes: Final = ModeStack(
+    private.mode_count, private.mode_at, private.push_mode, private.pop_mode
+)
+"""The modes that see functions."""
 
-
-def take_out(mode: Any) -> None:
-    """Take a mode off the stack, wherever and however often it lies there."""
-    modes = [private.pop_mode() for _ in range(private.mode_count())]
-    for other in reversed(modes):
-        if other is not mode:
-            private.push_mode(other)
+dispatch_modes: Final = ModeStack(
+    private.dispatch_modes,
+    private.dispatch_mode_at,
+    private.push_dispatch_mode,
+    private.pop_dispatch_mode,
+)
+"""The modes that see operators. Autograd hands the stack of the thread that calls `backward` to the
+threads it works in, and each node finds it as it was then."""

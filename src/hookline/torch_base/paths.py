@@ -11,6 +11,7 @@ wrapper has the path of the module inside, and around a root the root stays that
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import count
 from typing import Any, Final
 from weakref import ref
@@ -35,16 +36,30 @@ class Root:
         seats: each contained module's paths as in `named_modules()`; `""` is the root itself and
             the wrappers around it.
         numbers: of the passes; drawn by all threads.
+        passes: how many there were in each mode.
+        ran: the modules in it that were called, as far as passes that are over tell.
         version: the structure's version at the last walk.
     """
 
-    __slots__ = ("__weakref__", "_module", "_wrappers", "name", "numbers", "seats", "version")
+    __slots__ = (
+        "__weakref__",
+        "_module",
+        "_wrappers",
+        "name",
+        "numbers",
+        "passes",
+        "ran",
+        "seats",
+        "version",
+    )
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self._module: Key[nn.Module] = ref(module)
         self._wrappers: set[Key[nn.Module]] = set()
         self.name = name
         self.numbers = count()
+        self.passes: Counter[str] = Counter()
+        self.ran: set[Key[nn.Module]] = set()
         self.version = -1
         self.seats: dict[Key[nn.Module], tuple[str, ...]] = {}
 
@@ -71,6 +86,7 @@ class Root:
         self._wrappers = {k for k, w in around if w is not None and innermost(w) is module}
         self.seats.update(dict.fromkeys(self._wrappers, ("",)))
         self.version = version
+        self.ran &= self.seats.keys()
 
     def __repr__(self) -> str:
         return f"<Root {self.name}: {len(self.seats)} modules>"
@@ -159,6 +175,11 @@ class Roots:
             return known
         with lock:
             return self.declare(self._topmost(module, known))
+
+    def known(self) -> list[Root]:
+        """The roots that are there, in the order in which they were found."""
+        with lock:
+            return [root for root in self._names.values() if root.module is not None]
 
     def refreshed(self, root: Root) -> Root:
         """The root after another walk, for a module that was put in unseen."""

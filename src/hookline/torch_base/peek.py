@@ -14,6 +14,7 @@ from weakref import ref
 from torch import Tensor
 
 from hookline.core.calls import Call
+from hookline.core.entry import EMPTY, Lineup
 from hookline.core.thread import Thread
 from hookline.torch_base.marks import Mark, Role, mark
 from hookline.torch_base.private import MARKS, NO_SEQUENCE, node_metadata, node_number
@@ -52,6 +53,10 @@ class PeekWindow(Window):
     """Shows the gradient to the owner; it has no begin and no end."""
 
     call: Peek  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def current(self) -> Lineup:
+        """No hook is registered for it."""
+        return EMPTY
 
     def is_due(self) -> bool:
         """It never begins."""

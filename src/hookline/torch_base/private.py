@@ -6,7 +6,8 @@ They are looked up here, once, at import; a torch that lacks one is named in the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.utils.checkpoint as _checkpoint  # so that the name below is there
@@ -72,12 +73,30 @@ batch_dim: Callable[[torch.Tensor], int] = _find("_C._functorch.maybe_get_bdim")
 """A tensor that was captured inside a `torch.func` transform stands for another, which is needed
 once the transform is over. There is no public way to it."""
 
-is_tracing: Callable[[], bool] = _find("_C._is_tracing")
 dispatch_modes: Callable[[], int] = _find("_C._len_torch_dispatch_stack")
+dispatch_mode_at: Callable[[int], Any] = _find("_C._get_dispatch_stack_at")
+push_dispatch_mode: Callable[[Any], None] = _find("_C._push_on_torch_dispatch_stack")
+_pop_dispatch_mode: Callable[[Any], Any] = _find("_C._pop_torch_dispatch_stack")
+"""The thread's stack of dispatch modes, which see operators; for the same reason."""
+
+is_tracing: Callable[[], bool] = _find("_C._is_tracing")
 dispatch_mode: Callable[[Any], Any] = _find("_C._get_dispatch_mode")
 dispatch_mode_keys: Any = _find("_C._TorchDispatchModeKey")
 """Tell that operations are being recorded (`torch.jit.trace`, `make_fx`, `torch.export`) or are
 only pretended: a look at a tensor's values would then become part of the program."""
+
+_COMPOSITE: Any = _find("_C.DispatchKey.CompositeImplicitAutograd")
+_has_kernel: Callable[[str, Any], bool] = _find("_C._dispatch_has_kernel_for_dispatch_key")
+_key_of_device: Callable[[str], str] = _find("_C._dispatch_key_for_device")
+"""Tell the operators that are made of others, as `linear` is. In inference mode they come whole to
+a dispatch mode. The public `decompose` runs what is registered in Python for some of them, which
+does not give the same bits as their own kernels."""
+
+HigherOrderOperator: type = _find("_ops.HigherOrderOperator")
+"""The class of operators that take functions, such as `torch.cond`."""
+
+FakeTensor: type[torch.Tensor] = _find("_subclasses.fake_tensor.FakeTensor")
+"""Tensors that only pretend: to operators they are like plain ones."""
 
 _find("autograd._engine_run_backward")
 """What every `backward` and `grad` goes through; hookline stands in its place while hooks are
@@ -128,6 +147,30 @@ def parameters_of(module: nn.Module | None) -> Mapping[str, nn.Parameter | None]
     return {} if module is None else module._parameters  # noqa: SLF001
 
 
+def is_composite(operator: Any) -> bool:
+    """Whether an operator makes tensors and is made of others.
+
+    Those that make none tell something of a tensor, and its class may have its own answer.
+    """
+    made = (str(each.type) for each in operator._schema.returns)  # noqa: SLF001
+    return any("Tensor" in each for each in made) and _has_kernel(operator.name(), _COMPOSITE)
+
+
+def has_kernel_for(operator: Any, device: str) -> bool:
+    """Whether an operator has a kernel of its own for a type of device, made of others or not."""
+    return _has_kernel(operator.name(), _key_of_device(device))
+
+
+def run_composite(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the kernel of a composite operator, which calls those that it is made of."""
+    return operator._op_dk(_COMPOSITE, *args, **kwargs)  # noqa: SLF001
+
+
+def pop_dispatch_mode() -> Any:
+    """Take the topmost dispatch mode off the thread's stack."""
+    return _pop_dispatch_mode(None)
+
+
 def has_own_operations(cls: type[torch.Tensor]) -> bool:
     """Whether a tensor class says itself what operations do on it."""
     return cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
@@ -146,6 +189,35 @@ def is_reentrant_checkpoint(node: Any) -> bool:
 def gradient_count(node: Any) -> int:
     """How many gradients an autograd node gets."""
     return len(node._input_metadata)  # noqa: SLF001
+
+
+def saved_by(node: Any) -> list[tuple[Any, bool]]:
+    """What an autograd node keeps for its backward, as it is kept: nothing is unpacked.
+
+    The public `_saved_*` and `saved_tensors` unpack: they call a user's hooks, and let a checkpoint
+    run its part of the forward again. To be read while the node is held: it owns what it gives.
+
+    Returns:
+        Each tensor, or what a hook of `saved_tensors_hooks` or a checkpoint packed it into, with
+        whether it is packed. Nothing where the backward has already run.
+    """
+    cls = type(node)
+    names = _saved_names.get(cls)
+    if names is None:
+        found = [name for name in dir(cls) if name.startswith("_raw_saved_")]
+        names = _saved_names[cls] = tuple(found)
+    kept: list[tuple[Any, bool]] = []
+    for name in names:
+        try:
+            value = getattr(node, name)
+        except RuntimeError:  # freed
+            continue
+        each = value if isinstance(value, tuple | list) else (value,)
+        kept += [(saved.data, saved.unpack_hook is not None) for saved in each]
+    return kept
+
+
+_saved_names: Final[WeakKeyDictionary[type, tuple[str, ...]]] = WeakKeyDictionary()
 
 
 def node_metadata(node: Any) -> dict[str, Any]:

@@ -162,8 +162,17 @@ def _open_pass(
                     return earlier
                 break
     opened = Pass(root, next(root.numbers), steps.count, mode, key, thread.backwards)
+    root.passes[mode] += 1
+    if thread.passes:
+        note_what_ran(thread.passes[-1])
     thread.passes.append(opened)
     return opened
+
+
+def note_what_ran(running: Pass) -> None:
+    """Let the root know which of its modules were called in a pass."""
+    assert isinstance(running.root, Root)
+    running.root.ran.update(running.starts)  # pyright: ignore[reportArgumentType]
 
 
 def _continues(earlier: Pass, key: Key[nn.Module], thread: Thread) -> bool:

@@ -1,0 +1,40 @@
+"""`hookline export`: a run in another format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hookline.errors import HookValueError, RunFileError
+from hookline.record.runs import load
+from hookline.report.formats import export as write
+
+
+@click.command(
+    short_help="Write a run as a report, table or trace.",
+    epilog="""\b
+    Examples:
+      hookline export run.hookline -o report.html      to look at in a browser, offline
+      hookline export run.hookline -o run.csv          tables, run.stats.csv and so on beside
+      hookline export run.hookline -o run.trace.json   for ui.perfetto.dev or chrome://tracing
+    """,
+)
+@click.argument("run", metavar="RUN", type=click.Path(dir_okay=False))
+@click.option(
+    "-o",
+    "outputs",
+    required=True,
+    multiple=True,
+    type=click.Path(dir_okay=False),
+    help="The file; its ending is the format: .html, .json, .csv, .trace.json, .png, .svg, .pdf. "
+    "May be given several times.",
+)
+def export(run: str, outputs: tuple[str, ...]) -> None:
+    """Write RUN, a file that `hookline run -o` kept, in other formats."""
+    try:
+        loaded = load(run)
+        for output in outputs:
+            write(loaded, Path(output))
+    except (HookValueError, RunFileError, OSError) as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,243 @@
+"""`hookline run`: a program unchanged under hooks."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from hookline.cli.script import Program, ProgramError
+from hookline.report.formats import is_known
+
+if TYPE_CHECKING:
+    from hookline.record.writer import Writer
+
+MEASURES = {
+    "time": "Time, forward and backward (default).",
+    "nonfinite": "Where NaN and Inf come from (default).",
+    "stats": "Activations, gradients and parameters.",
+    "memory": "Bytes of outputs, and kept for the backward.",
+    "flops": "FLOPs, forward and backward.",
+    "print": "A line for each call.",
+}
+"""What can be measured, and what it is called in help."""
+
+
+def _measures(command: Any) -> Any:
+    """The options for what is measured, in the order of `MEASURES`."""
+    for name, text in reversed(MEASURES.items()):
+        option = click.option(f"--{name}", "measures", flag_value=name, multiple=True, help=text)
+        command = option(command)
+    return command
+
+
+# Options end at the program, so its arguments are its own, whatever they are called. An unknown
+# option before it is an error: let through, a slip would be taken for the program's name.
+@click.command(
+    short_help="Run a program under hooks, and report.",
+    context_settings={"allow_interspersed_args": False},
+    epilog="""\b
+    Examples:
+      hookline run train.py --epochs 3    every argument after the script is the script's
+      hookline run -m package.train       a module or package, as with python -m
+      hookline run app/                   a folder or zip file with a __main__.py
+      hookline run --time train.py        time by module, and nothing else
+      hookline run --level both train.py  of modules, and of the functions in each
+      hookline run -o run.hookline train.py        keep it, for hookline show
+      hookline run --where 'encoder.**' train.py   only what is in the encoder
+    """,
+)
+@_measures
+@click.option(
+    "--level",
+    type=click.Choice(["module", "function", "both"]),
+    default="module",
+    show_default=True,
+    help="Of what: modules, functions, or both.",
+)
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only of modules whose path matches, such as encoder.layers.*.self_attn; ** crosses dots. "
+    "With ':name', of functions. May be given several times.",
+)
+@click.option(
+    "--every",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="K",
+    help="Statistics of each K-th pass.",
+)
+@click.option(
+    "-o",
+    "outputs",
+    multiple=True,
+    type=click.Path(dir_okay=False),
+    help="A file to keep the run in, or a report of it: .html, .json, .csv, .trace.json, .png. "
+    "May be given several times.",
+)
+@click.option(
+    "--tensorboard",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="A folder to write the run to, for TensorBoard.",
+)
+@click.option("-m", "as_module", is_flag=True, help="The program is a module, not a file.")
+@click.argument("program", metavar="PROGRAM", type=click.UNPROCESSED)
+@click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def run(program: str, args: tuple[str, ...], *, as_module: bool, **options: Any) -> Start:
+    """Run a program unchanged under hooks, and report on stderr when it has ended.
+
+    PROGRAM is what you would give to python. It sees what it would see there: its arguments, its
+    streams, its exit status. The report also comes when the program fails or is interrupted.
+    """
+    found = Options(**options)
+    found.check()
+    return Start(Program.from_args(program, args, as_module=as_module), found)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for; the fields are the options of `run`."""
+
+    measures: tuple[str, ...]
+    level: str
+    where: tuple[str, ...]
+    every: int
+    outputs: tuple[str, ...]
+    tensorboard: str | None
+
+    def check(self) -> None:
+        """Refuse what can't be written, before the program runs.
+
+        Raises:
+            UsageError: it can't.
+        """
+        for path in map(Path, self.outputs):
+            if not path.absolute().parent.is_dir():
+                msg = f"-o {path}: there is no folder {path.absolute().parent}"
+                raise click.UsageError(msg)
+        if len(self.files) > 1:
+            msg = f"-o {self.files[1]}: a run is kept in one file, and {self.files[0]} is given too"
+            raise click.UsageError(msg)
+
+    @property
+    def files(self) -> list[Path]:
+        """The run files that were asked for."""
+        return [Path(path) for path in self.outputs if not is_known(path)]
+
+    @property
+    def exports(self) -> list[Path]:
+        """The other files."""
+        return [Path(path) for path in self.outputs if is_known(path)]
+
+
+class Start:
+    """A program to be run under hooks."""
+
+    def __init__(self, program: Program, options: Options) -> None:
+        self._program = program
+        self._options = options
+
+    def start(self) -> None:
+        """Run the program; what it raises comes out."""
+        # First, with hookline's own search path: the program's folder may hold a `queue.py`.
+        hooks = _load_hooks(self._options, self._program.argv)
+        self._program.prepare()
+        self._program.run(around=hooks)
+
+
+def _load_hooks(options: Options, argv: list[str]) -> AbstractContextManager[object] | None:
+    """Import and make what is needed; if that fails, the program runs without hooks."""
+    try:
+        return _Hooks(options, argv)
+    except Exception:  # noqa: BLE001 (whatever our fault is)
+        _say_fault(sys.stderr, "could not load its hooks; the program runs without them")
+        return None
+
+
+class _Hooks:
+    """The hooks around a program: on while it runs, reported on stderr when it is over.
+
+    A fault of hookline's own never comes out of here: it is reported, and the program goes on.
+    """
+
+    def __init__(self, options: Options, argv: list[str]) -> None:
+        from hookline.cli import outcome
+
+        self._options = options
+        self._report = outcome.report
+        self._writer = _writer(options, argv, self._say)
+        self._were_on = False
+        # The program may put another stream in its place.
+        self._stderr = sys.stderr
+
+    def __enter__(self) -> Self:
+        try:
+            self._writer.start()
+            self._were_on = True
+        except Exception as error:  # noqa: BLE001 (whatever our fault is)
+            self._refuse(error)
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: object
+    ) -> None:
+        if not self._were_on:
+            return
+        try:
+            kept = self._writer.close(error)
+            if not isinstance(error, ProgramError):
+                _flush_stdout()
+                self._report(kept, self._options, self._stderr, self._say)
+        except Exception:  # noqa: BLE001 (whatever our fault is)
+            _say_fault(self._stderr, "could not make its report; the program is not affected")
+
+    def _refuse(self, error: Exception) -> None:
+        from hookline.errors import RunFileError
+
+        what = "the program runs without hooks"
+        if isinstance(error, RunFileError):
+            self._say(f"{error}; {what}")
+        else:
+            _say_fault(self._stderr, f"could not set its hooks; {what}")
+
+    def _say(self, text: str) -> None:
+        """Tell the user; if even that fails, so be it."""
+        with contextlib.suppress(Exception):
+            self._stderr.write(f"hookline: {text}\n")
+
+
+def _writer(options: Options, argv: list[str], say: Any) -> Writer:
+    from hookline.record.measures import Measures
+    from hookline.record.run import Recorder
+    from hookline.record.writer import Writer
+
+    chosen = dict.fromkeys(options.measures or ("time", "nonfinite"), True)
+    measures = Measures(**chosen, level=options.level, every=options.every)
+    path = next(iter(options.files), None)
+    return Writer(Recorder(measures, options.where), path, argv, say)
+
+
+def _flush_stdout() -> None:
+    """What the program printed last should stand before the report.
+
+    If it can't be written, Python says so later, as it would without us.
+    """
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+
+
+def _say_fault(stderr: Any, text: str) -> None:
+    """Report the exception being handled, a fault of ours; if even that fails, so be it."""
+    with contextlib.suppress(Exception):
+        fault = traceback.format_exc().rstrip()
+        stderr.write(f"hookline: a fault of its own: {text}\n{fault}\n")

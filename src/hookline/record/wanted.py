@@ -1,0 +1,95 @@
+"""Which calls a run is about: all, or those that patterns select in whatever models come up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from hookline.core.calls import Key
+from hookline.errors import SelectionError
+from hookline.functions.chosen import Chosen
+from hookline.torch_base.paths import Root, roots
+from hookline.torch_base.select import selection_in
+
+if TYPE_CHECKING:
+    from hookline.functions.call import FunctionCall
+    from hookline.modules.call import ModuleCall
+
+
+class Wanted:
+    """Tells whether a call is wanted; the same in all phases of a call.
+
+    Args:
+        patterns: as `select` takes them; none for everything.
+        models: only what belongs to these; none for all.
+    """
+
+    def __init__(self, patterns: Sequence[object] = (), models: Iterable[nn.Module] = ()) -> None:
+        self._patterns: Final = patterns
+        self._roots: Final = frozenset(roots.declare(model) for model in models)
+        self._parts: Final[WeakKeyDictionary[Root, _Part]] = WeakKeyDictionary()
+        self._matched: Final[set[int]] = set()
+        self._hints: Final[dict[int, tuple[int, str]]] = {}
+
+    @property
+    def everything(self) -> bool:
+        """Whether every call is wanted."""
+        return not self._patterns and not self._roots
+
+    def module(self, call: ModuleCall) -> bool:
+        """Whether a call of a module is wanted."""
+        root: Any = call.running.root
+        return self._has(root) and (not self._patterns or call.key in self._part(root).keys)
+
+    def function(self, call: FunctionCall) -> bool:
+        """Whether a call of a function is wanted; outside any module none is, if not all are."""
+        parent: Any = call.parent
+        if parent is None:
+            return False
+        root: Any = parent.running.root
+        return self._has(root) and (not self._patterns or self._part(root).chosen.takes(call))
+
+    def unmatched(self) -> list[str]:
+        """For each pattern that matched nothing anywhere, what is known of that."""
+        patterns = enumerate(self._patterns)
+        return [
+            self._hints.get(place, (0, f"{pattern!r}: no model was seen"))[1]
+            for place, pattern in patterns
+            if place not in self._matched
+        ]
+
+    def _has(self, root: Root) -> bool:
+        return not self._roots or root in self._roots
+
+    def _part(self, root: Root) -> _Part:
+        part = self._parts.get(root)
+        if part is None or part.version != root.version:
+            part = self._parts[root] = _Part(root, self._choices(root))
+        return part
+
+    def _choices(self, root: Root) -> list[Any]:
+        found: list[Any] = []
+        model = root.module
+        for place, pattern in enumerate(self._patterns if model is not None else ()):
+            assert model is not None
+            try:
+                found += selection_in(model, root.seats, [pattern]).choices
+                self._matched.add(place)
+            except SelectionError as error:
+                # Of the largest model the names are most telling.
+                self._hints[place] = max(
+                    self._hints.get(place, (0, "")), (len(root.seats), str(error))
+                )
+        return found
+
+
+class _Part:
+    """What is wanted of one root."""
+
+    def __init__(self, root: Root, choices: list[Any]) -> None:
+        self.version: Final = root.version
+        self.keys: Final = frozenset(Key(c.called) for c in choices if c.function is None)
+        self.chosen: Final = Chosen(choices)

@@ -1,0 +1,60 @@
+"""The formats in which a run can be exported, by the ending of the file's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from hookline.errors import HookValueError
+from hookline.record.runs import RunData
+
+FORMATS: Final[Mapping[str, tuple[str, str]]] = {
+    ".html": ("html", "write_html"),
+    ".json": ("files", "write_json"),
+    ".csv": ("files", "write_csv"),
+    ".trace.json": ("trace", "write_trace"),
+    ".png": ("plots", "write_plot"),
+    ".svg": ("plots", "write_plot"),
+    ".pdf": ("plots", "write_plot"),
+}
+"""For each ending, the module in this package and the function in it that writes such a file."""
+
+
+def is_known(path: str | Path) -> bool:
+    """Whether a file of this name would be an export, not a run file.
+
+    Example:
+        >>> is_known("report.HTML"), is_known("run.hookline")
+        (True, False)
+    """
+    return _ending(path) is not None
+
+
+def export(run: RunData, path: str | Path) -> None:
+    """Write a run to a file, in the format that the file's name ends with.
+
+    Args:
+        run: the run.
+        path: the file; replaced if it is there.
+
+    Raises:
+        HookValueError: there is no such format; the message lists those that there are.
+        OSError: the file can't be written.
+    """
+    ending = _ending(path)
+    if ending is None:
+        msg = f"{path} has no known ending; choose one of {', '.join(FORMATS)}"
+        raise HookValueError(msg)
+    module, function = FORMATS[ending]
+    write: Callable[[RunData, Path], None] = getattr(
+        import_module(f"hookline.report.{module}"), function
+    )
+    write(run, Path(path))
+
+
+def _ending(path: str | Path) -> str | None:
+    name = Path(path).name.lower()
+    # The longest that fits: a trace is JSON too.
+    return max((e for e in FORMATS if name.endswith(e)), key=len, default=None)
