@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from hookline.record.runs import Run, load_rank
+from hookline.record.runs import RunData, load_rank
 from hookline.record.store import Store
 
 
@@ -21,7 +21,7 @@ def stored(folder, *ranks):
         with Store(path) as store:
             store.write(tables)
         read.append(load_rank(path))
-    return Run(read)
+    return RunData(read)
 
 
 class Page(HTMLParser):

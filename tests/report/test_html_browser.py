@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from hookline.core.records import TimeRow
-from hookline.record import schema
+from hookline.core.records import FlopRow, MemoryRow, TimeRow, UncountedRow
 from hookline.record.rows import EventRow, ModuleRow, PassRow, RunRow, SeriesRow, pack
 from hookline.report.html import write_html
+from hookline.runs import Run
 from tests.conftest import BROWSER
 from tests.record.sample import SLOW, sample
 from tests.report.report_page import stored
@@ -413,51 +413,35 @@ def test_modules_that_ran_without_being_listed_are_in_the_tree(show):
     assert column(page, "share")[-1] == "100 %"
 
 
-@dataclass(frozen=True)
-class Memory:
-    root: str
-    path: str
-    type: str
-    level: str
-    mode: str
-    output: int
-    saved: int
-    peak: int | None = None
-
-
-@dataclass(frozen=True)
-class Flops:
-    root: str
-    path: str
-    type: str
-    level: str
-    mode: str
-    direction: str
-    flops: int
-
-
-def test_memory_and_flops_have_columns_where_they_were_measured(show, monkeypatch):
-    for name, kind in (("memory", Memory), ("flops", Flops)):
-        monkeypatch.setitem(schema.TABLES, name, kind)
-        monkeypatch.setitem(schema.NAMES, kind, name)
-    schema.columns_of.cache_clear()
+def test_memory_and_flops_have_columns_where_they_were_measured(show):
     where = ("GPT", "head", "Linear", "module", "train")
+    other = ("GPT", "embed", "Embedding", "module", "train")
+    megabyte = 1024**2
     added = {
-        Memory: [
-            Memory(*where, 3 * 1024**2, 512),
-            Memory("GPT", "embed", *where[2:], 6 * 1024**2, 0),
+        MemoryRow: [
+            MemoryRow(*where, 60, 60, 3 * megabyte, 512, 256, 1, 1, 1, 1),
+            MemoryRow(*other, 60, 60, 6 * megabyte, 1024, 0, 1, 1, 1, 1),
         ],
-        Flops: [Flops(*where, "forward", 2_000_000), Flops(*where, "backward", 4_000_000)],
+        FlopRow: [
+            FlopRow(*where, "forward", 60, 2_000_000, 2_000_000, (("aten.mm", 2_000_000),)),
+            FlopRow(*where, "backward", 60, 4_000_000, 5_000_000, (("aten.mm", 4_000_000),)),
+            FlopRow(*where, "recompute", 60, 1_000_000, 1_000_000, (("aten.mm", 1_000_000),)),
+        ],
+        UncountedRow: [UncountedRow(*where, way, "aten.sort", 3, "no formula") for way in "ab"],
     }
-    page = show(sample() | added, panel="modules")
-    schema.columns_of.cache_clear()
-    page.set_viewport_size({"width": 2400, "height": 800})
+    page = show(sample() | added)
+    card = page.locator(".card:has(h2:text-is('FLOPs that are not known')) td")
+    assert card.all_inner_texts() == ["aten.sort", "no formula", "6"]
+    page.set_viewport_size({"width": 2800, "height": 800})
+    go(page, "modules")
     rows = {row["module"]: row for row in table(page)}
     assert rows["head"]["output"] == "3,145,728 bytes"
     assert rows["head"]["saved"] == "512 bytes"
-    assert "peak" not in rows["head"]
-    assert rows["head"]["FLOPs"] == "6,000,000"
-    assert page.locator(".body .row:last-child .memory").evaluate("e => e.style.width") == "100%"
+    assert rows["head"]["self saved"] == "256 bytes"
+    assert "peak" not in rows["head"]  # no device that tells it
+    assert (rows["head"]["FLOPs"], rows["head"]["own FLOPs"]) == ("7,000,000", "7,000,000")
+    widths = page.locator(".body .row .memory").evaluate_all("all => all.map(e => e.style.width)")
+    assert (widths[1], widths[-1]) == ("100%", "50%")
 
 
 def test_of_many_modules_only_those_in_view_are_drawn(show):
@@ -683,6 +667,17 @@ def test_each_table_shows_its_rows(show):
 
 
 # ------------------------------------------------------------------------------ the page as a whole
+
+
+def test_the_report_works_in_the_frame_of_a_notebook(show, tmp_path):
+    page = show(sample())
+    shown = Run(stored(tmp_path, sample()).ranks)._repr_html_()
+    page.evaluate("html => { document.body.innerHTML = html }", shown)
+    frame = page.frame_locator("iframe")
+    frame.locator("html[data-ready=summary]").wait_for()
+    frame.locator("#tab-modules").click()
+    frame.locator("html[data-ready=modules]").wait_for()
+    expect(frame.locator(".body .row").first).to_contain_text("GPT")
 
 
 @pytest.mark.parametrize("panel", PANELS)

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from hookline.record.rows import RunRow
-from hookline.record.runs import Run
+from hookline.record.runs import RunData
 from hookline.report.packed import packed
 
 SERIES_ROOM: Final = 2_500_000
@@ -34,11 +34,11 @@ _SCRIPTS: Final = (
 """The parts of the script, each building on those before it."""
 
 
-def write_html(run: Run, path: str | Path) -> None:
+def write_html(run: RunData, path: str | Path) -> None:
     """Write the report of a run.
 
     Args:
-        run: what `hookline.record.runs.load` gave.
+        run: what it kept.
         path: the file to write; one that is there is replaced.
 
     Raises:
@@ -46,28 +46,28 @@ def write_html(run: Run, path: str | Path) -> None:
 
     Example:
         >>> import tempfile
-        >>> from hookline.record.runs import Rank
+        >>> from hookline.record.runs import Rank, RunData
         >>> path = Path(tempfile.mkdtemp()) / "report.html"
-        >>> write_html(Run([Rank(path, {})]), path)
+        >>> write_html(RunData([Rank(path, {})]), path)
         >>> path.read_text(encoding="utf-8")[:15]
         '<!doctype html>'
     """
     Path(path).write_text(render(run), encoding="utf-8")
 
 
-def render(run: Run) -> str:
+def render(run: RunData) -> str:
     """The report of a run as the text of a page.
 
     Args:
-        run: what `hookline.record.runs.load` gave.
+        run: what it kept.
 
     Returns:
         The page: all rows but histograms, as `report.packed` says. Numbers have 12 digits, those of
         series over passes 8 bits of precision (0.4 %).
 
     Example:
-        >>> from hookline.record.runs import Rank
-        >>> "</html>" in render(Run([Rank(Path("run.hookline"), {})]))
+        >>> from hookline.record.runs import Rank, RunData
+        >>> "</html>" in render(RunData([Rank(Path("run.hookline"), {})]))
         True
     """
     infos = [row for rank in run.ranks for row in rank.rows(RunRow)]

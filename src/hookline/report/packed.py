@@ -32,8 +32,12 @@ from hookline.record.schema import NAMES, TABLES, columns_of
 
 _DIGITS: Final = 12
 """So many significant digits of a number are kept: nanoseconds in up to a quarter of an hour."""
-_ELSEWHERE: Final = {"stats": {"histogram"}, NAMES[SeriesRow]: {"packed", "width"}}
-"""Columns that are not kept as such: the page shows no histograms, and series have their own."""
+_ELSEWHERE: Final = {
+    "stats": {"histogram"},
+    "flops": {"operators"},
+    NAMES[SeriesRow]: {"packed", "width"},
+}
+"""Columns that are not kept: the page does not show them; of series, they become others."""
 
 _Floats = NDArray[np.float32]
 _Columns = dict[str, list[Any]]

@@ -1,7 +1,7 @@
 // The page: its panels, what is chosen, and what is searched for.
 
 // `needs`: tables besides those of the first view.
-const FIRST = ["run", "modules", "passes", "times", "nonfinite", "silent", "faults"];
+const FIRST = ["run", "modules", "passes", "times", "nonfinite", "silent", "faults", "uncounted"];
 const PANELS = [
   { id: "summary", label: "Summary", draw: drawSummary },
   { id: "modules", label: "Modules", draw: drawModules, needs: ["memory", "flops"] },
@@ -153,6 +153,13 @@ const colour = (scheme) => {
 
 const listen = () => {
   addEventListener("hashchange", () => open());
+  // In a notebook's frame a link is taken as one to the page around it, so it is not left to the browser.
+  addEventListener("click", (event) => {
+    const link = event.target.closest("a");
+    if (!link) return;
+    event.preventDefault();
+    location.hash = link.hash;
+  });
   at("tabs").addEventListener("keydown", stepTab);
   at("search").addEventListener("input", search);
   at("search").addEventListener("keydown", (event) => {

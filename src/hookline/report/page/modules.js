@@ -1,7 +1,7 @@
 // Modules as a tree with the time, memory and work of each.
 
 const WAYS = ["forward", "backward", "recompute"];
-const MEMORY = ["output", "saved", "self_saved", "packed_bytes", "allocated", "peak"];
+const MEMORY = ["output_bytes", "saved_bytes", "self_saved_bytes", "packed_bytes", "allocated_bytes", "peak_bytes"];
 
 const newNode = (path, label, parent) => ({
   path,
@@ -17,6 +17,7 @@ const newNode = (path, label, parent) => ({
   own: undefined,
   memory: {},
   flops: undefined,
+  ownFlops: undefined,
   measured: false,
 });
 
@@ -85,7 +86,8 @@ const moduleTree = (view) => {
     }),
   );
   each("flops", (node, row) => {
-    node.flops = plus(node.flops, row.flops);
+    if (row.direction !== "recompute") node.flops = plus(node.flops, row.total_flops);
+    node.ownFlops = plus(node.ownFlops, row.self_flops);
   });
   return [...nodes.values()];
 };
@@ -130,21 +132,23 @@ const timeColumns = (nodes, whole) => {
     );
 };
 
+const worded = (name) => name.replace("_bytes", "").replaceAll("_", " ");
+
 const memoryColumns = (nodes) => {
   const known = MEMORY.filter((name) => nodes.some((node) => node.memory[name] !== undefined));
   if (!known.length) return [];
-  const barred = ["peak", "saved", "output"].find((name) => known.includes(name)) ?? known[0];
+  const barred = ["peak_bytes", "saved_bytes", "output_bytes"].find((name) => known.includes(name)) ?? known[0];
   const most = nodes.reduce((largest, node) => Math.max(largest, node.memory[barred] ?? 0), 0);
   return [
     column("memory", (node) => node.memory[barred], {
       kind: "bytes",
       width: 10,
       drop: 6,
-      hint: `${barred}, as a part of the largest`,
+      hint: `${worded(barred)}, against the largest`,
       bar: (node) => bars([["memory", node.memory[barred] ?? 0, FORMATS.bytes.exact(node.memory[barred])]], most),
     }),
     ...known.map((name) =>
-      column(name.replaceAll("_", " "), (node) => node.memory[name], { kind: "bytes", drop: name === barred ? 4 : 7 }),
+      column(worded(name), (node) => node.memory[name], { kind: "bytes", drop: name === barred ? 4 : 7 }),
     ),
   ];
 };
@@ -201,7 +205,15 @@ const moduleColumns = (nodes, flat) => {
     ),
     ...known(
       (node) => node.flops,
-      column("FLOPs", (node) => node.flops, { kind: "amount", drop: 5 }),
+      column("FLOPs", (node) => node.flops, {
+        kind: "amount",
+        drop: 5,
+        hint: "forward and backward, calls inside included",
+      }),
+    ),
+    ...known(
+      (node) => node.ownFlops,
+      column("own FLOPs", (node) => node.ownFlops, { kind: "amount", drop: 7 }),
     ),
   ];
 };

@@ -62,11 +62,21 @@ const notable = (view) => {
   );
 };
 
+const uncountedOperators = (view) => {
+  const operators = new Map();
+  for (const { operator, reason, calls } of view.rank.rows("uncounted")) {
+    const known = operators.get(operator) ?? [operator, reason, 0];
+    operators.set(operator, [operator, reason, known[2] + calls]);
+  }
+  return [...operators.values()].map(([operator, reason, calls]) => [operator, reason, FORMATS.count.text(calls)]);
+};
+
 const drawSummary = (host, view) => {
   const { info } = view.rank;
   if (!info) return nothing(host, "This process was killed before it wrote anything.");
   const passes = view.rank.rows("passes").map((row) => [row.root, row.mode, FORMATS.count.text(row.passes)]);
   const faults = view.rank.rows("faults");
+  const uncounted = uncountedOperators(view);
   host.append(
     element(
       "div",
@@ -109,6 +119,9 @@ const drawSummary = (host, view) => {
           ["rank", info.ranks > 1 ? `${info.rank} of ${info.ranks}` : ""],
         ]),
       ),
+      ...(uncounted.length
+        ? [card("FLOPs that are not known", simpleTable(["operator", "why", "calls"], uncounted))]
+        : []),
       ...(faults.length
         ? [
             card(
