@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from hookline.core.records import FlopRow, MemoryRow, TimeRow, UncountedRow
+from hookline.core.records import FlopRow, MemoryRow, Silent, TimeRow, UncountedRow
 from hookline.record.rows import EventRow, ModuleRow, PassRow, RunRow, SeriesRow, pack
 from hookline.report.html import write_html
 from hookline.runs import Run
@@ -148,8 +148,10 @@ def test_the_summary_says_what_the_run_was(show):
 def test_a_run_that_was_killed_says_so(show):
     tables = sample()
     running = replace(tables[RunRow][0], state="running")
-    page = show(tables | {RunRow: [running]})
+    page = show(tables | {RunRow: [running], Silent: []})
     assert "still running when this was written, or it was killed" in page.inner_text("main")
+    go(page, "silent")
+    assert "found out at the end" in page.inner_text("main")
 
 
 def test_an_error_that_ended_the_run_is_shown(show):

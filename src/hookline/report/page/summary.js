@@ -51,13 +51,13 @@ const notable = (view) => {
       "nonfinite",
       bad.length
         ? `NaN or Inf in ${count(bad.length, "place", "places")}, ${seen} ${address(first)} (pass ${first.pass_number})`
-        : "No NaN or Inf was found",
+        : "No NaN or Inf was found.",
     ),
     link(
       "silent",
       silent.length
         ? `${count(silent.length, "module or function", "modules or functions")} never fired`
-        : "All that was watched was seen",
+        : noneSilent(view),
     ),
   );
 };

@@ -213,12 +213,17 @@ const drawNonFinite = (host, view) => {
   });
 };
 
+const noneSilent = ({ rank }) =>
+  rank.info?.state === "running"
+    ? "What never fired is found out at the end of a run."
+    : "All that was watched was seen.";
+
 const drawSilent = (host, view) => {
   return drawTable(host, view, {
     label: "Never fired",
     rows: view.rank.rows("silent"),
     words: (row) => [row.path || row.root, row.type, row.cause, row.advice],
-    empty: "All that was watched was seen.",
+    empty: noneSilent(view),
     columns: [
       column("module", (row) => row.path || row.root, { width: 16, drop: 0, path: true }),
       column("cause", (row) => row.cause, { width: 13, drop: 0 }),
