@@ -157,9 +157,9 @@ class Watch:
                     msg = f"Hook {name} already exists on {path!r}"
                     raise HookNameError(msg)
                 entry = make()
+                placed.append((registry, entry, seat.called))
                 put_object(registry, entry, module, prepend=prepend)
                 entries.append(entry)
-                placed.append((registry, entry, seat.called))
 
     def _put_on_functions(self, hooks: _Named, choices: Sequence[Choice], *, prepend: bool) -> None:
         for hook, name in reversed(hooks) if prepend else hooks:
@@ -199,25 +199,33 @@ class Watch:
         Raises:
             BaseException: the first that a hook's `deleted` raised, once all hooks are gone.
         """
-        handles, self._handles = self._handles, []
-        placed, self._placed = self._placed, []
         errors: list[BaseException] = []
-        for handle in reversed(handles):
+        while self._handles or self._placed:
             try:
-                remove_chosen(handle)
+                self._remove_last()
             except BaseException as error:  # noqa: BLE001 - all others are removed first
                 errors.append(error)
-        for registry, entry, key in reversed(placed):
-            if entry.alive:
-                try:
-                    entry.hook.deleted(key())
-                except BaseException as error:  # noqa: BLE001 - as above
-                    errors.append(error)
-                registry.discard(entry)
         for another in errors[1:]:
             add_detail(errors[0], f"another hook's deleted raised {another!r}")
         if errors:
             raise errors[0]
+
+    def _remove_last(self) -> None:
+        if self._handles:
+            handle = self._handles[-1]
+            try:
+                remove_chosen(handle)
+            finally:
+                handle.remove()
+                self._handles.pop()
+            return
+        registry, entry, key = self._placed[-1]
+        try:
+            if entry.counted:
+                entry.hook.deleted(key())
+        finally:
+            registry.discard(entry)
+            self._placed.pop()
 
     def _close_after(self, error: BaseException) -> None:
         try:

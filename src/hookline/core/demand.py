@@ -23,14 +23,26 @@ class Demand:
         self.traced = 0
         """Changes with every registration of a hook that takes part in compiled regions."""
 
-    def change(self, entry: Entry, by: int) -> None:
-        """Count an entry in (`by=1`) or out (`by=-1`)."""
-        self.version += 1
-        self.traced += not entry.paired
-        if entry.timed:
-            self.clock += by
-        if entry.watches_backward:
-            self.backward += by
+    # Once they have begun, these run through: Python looks for Ctrl-C at calls, and there are none.
+
+    def admit(self, entry: Entry) -> None:
+        """Count an entry in, unless it is."""
+        if not entry.counted:
+            entry.counted = True
+            self.version += 1
+            self.traced += not entry.paired
+            self.clock += entry.timed
+            self.backward += entry.watches_backward
+
+    def dismiss(self, entry: Entry) -> None:
+        """Count an entry out, if it is in; it is not called any more."""
+        entry.alive = False
+        if entry.counted:
+            entry.counted = False
+            self.version += 1
+            self.traced += not entry.paired
+            self.clock -= entry.timed
+            self.backward -= entry.watches_backward
 
 
 demand: Final = Demand()

@@ -40,6 +40,7 @@ class Entry:
         "alive",
         "always",
         "callbacks",
+        "counted",
         "fired",
         "gradient",
         "hook",
@@ -85,6 +86,8 @@ class Entry:
         """Whether the hook runs in a phase of the backward."""
         self.alive = True
         """False as soon as the hook is removed; looked at before every call of it."""
+        self.counted = False
+        """Whether what it asks of the engine is counted: see `Demand`."""
         self.fired = False
         """Whether it was ever called in an event."""
 

@@ -46,7 +46,11 @@ class HookHandle(StaysHere):
 
     def remove(self) -> None:
         """Remove the hook; it is never called again. A second call does nothing."""
-        self.registry.discard(self.entry)
+        try:
+            self.registry.discard(self.entry)
+        except BaseException:  # Ctrl-C: what has begun is finished
+            self.registry.discard(self.entry)
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -45,34 +45,39 @@ class HookRegistry(StaysHere):
         Raises:
             HookNameError: if the entry has a key and the key is taken; the first one stays.
         """
+        handle = HookHandle(entry, self)
         self.put(entry, prepend=prepend)
-        return HookHandle(entry, self)
+        return handle
 
     def put(self, entry: Entry, *, prepend: bool = False) -> None:
         """Register an entry as `add` does, without a handle."""
         with lock:
             entries = self.lineup.entries
-            if not entries:
-                self.switch.hold(self)
-            elif entry.key is not None and entry.key in self.named():
+            if entries and entry.key is not None and entry.key in self.named():
                 msg = f"hook {entry.key} already exists"
                 raise HookNameError(msg)
-            self.lineup = Lineup((entry, *entries) if prepend else (*entries, entry))
-            demand.change(entry, 1)
+            try:
+                if not entries:
+                    self.switch.hold(self)
+                self.lineup = Lineup((entry, *entries) if prepend else (*entries, entry))
+                demand.admit(entry)
+            except BaseException:  # Ctrl-C may come anywhere
+                self.discard(entry)
+                raise
 
     def discard(self, entry: Entry) -> None:
-        """Remove an entry at once; does nothing if it is not here any more."""
+        """Remove an entry at once; does nothing if it is not here any more.
+
+        Where Ctrl-C came in between, doing it again does the rest.
+        """
         with lock:
-            if not entry.alive:
-                return
-            entry.alive = False
-            demand.change(entry, -1)
+            demand.dismiss(entry)
             entries = self.lineup.entries
-            if len(entries) == 1:
-                self.lineup = EMPTY
+            if entry in entries:
+                left = tuple(e for e in entries if e is not entry)
+                self.lineup = Lineup(left) if left else EMPTY
+            if self.lineup is EMPTY:
                 self.switch.release(self)
-            else:
-                self.lineup = Lineup(e for e in entries if e is not entry)
 
     def clear(self) -> None:
         """Remove every entry."""

@@ -155,8 +155,9 @@ def register_object(
     registry: HookRegistry, entry: Entry, target: object, *, prepend: bool = False
 ) -> HookHandle:
     """Register a hook object and tell it; if `added` raises, nothing stays registered."""
+    handle = HookHandle(entry, registry)
     put_object(registry, entry, target, prepend=prepend)
-    return HookHandle(entry, registry)
+    return handle
 
 
 def put_object(
@@ -175,8 +176,10 @@ def remove_object(handle: HookHandle, target: object) -> None:
     """Tell a hook object and remove it; if `deleted` raises, it is gone all the same."""
     try:
         handle.hook.deleted(target)
-    finally:
         handle.remove()
+    except BaseException:
+        handle.remove()
+        raise
 
 
 def enter(hook: HookObject, name: str) -> None:

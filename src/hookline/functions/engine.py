@@ -43,20 +43,25 @@ def run_function(
         thread: the thread's state.
         node: the `FunctionNode` through which it is called, if it is.
     """
-    timed = demand.clock
-    if timed:
-        thread.clock.freeze()
     call = FunctionCall()
     call.name, call.args, call.kwargs = name, args, kwargs
     if node is not None:
         call.node = node
+    clock, timed = thread.clock, demand.clock
+    depth = clock.depth
     try:
+        if timed:
+            clock.freeze()
         place_function(call, thread)
         return _forward(func, call, lineup, thread, timed)
     finally:
         call.args = call.kwargs = call.out = call.outputs = call.arguments = None
-        if timed:
-            thread.clock.thaw()
+        thread.culprit = None
+        try:
+            if timed:
+                clock.thaw()
+        finally:
+            clock.depth = depth
 
 
 def _forward(
@@ -70,16 +75,16 @@ def _forward(
         if lineup.forward_pre:
             fire(lineup.forward_pre, call, arguments, Phase.FORWARD_PRE, thread)
         begun = lineup.paired
-        thread.hidden = True
-        call.start = sequence_number()
-        if timed:
-            thread.clock.thaw()
         try:
+            thread.hidden = True
+            call.start = sequence_number()
+            if timed:
+                thread.clock.thaw()
             call.out = func(*call.args, **call.kwargs)
         finally:
+            thread.hidden = False
             if timed:
                 thread.clock.freeze()
-            thread.hidden = False
         call.now = thread.clock.now
         note_outputs(call)
         if lineup.watches_backward:

@@ -41,13 +41,9 @@ def _on(thread_ref: ref[Thread]) -> None:
     if thread.mode is None:
         thread.mode = FunctionMode()
     modes.put_on(thread.mode)
-    try:
-        _custom_switch.hold(thread_ref)
-        # An entry without callbacks: module calls become known, and no hook is called for them.
-        thread.tracker = thread.modules.add(Entry(None, {}, name="function hooks"))
-    except BaseException:
-        _off(thread_ref)
-        raise
+    _custom_switch.hold(thread_ref)
+    # An entry without callbacks: module calls become known, and no hook is called for them.
+    thread.tracker = thread.modules.add(Entry(None, {}, name="function hooks"))
 
 
 def _off(thread_ref: ref[Thread]) -> None:

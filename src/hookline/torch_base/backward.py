@@ -34,6 +34,7 @@ from hookline.torch_base.stack import (
     current_thread,
     end_lending,
     lend_to_workers,
+    lent,
 )
 from hookline.torch_base.walk import Visit, visits
 from hookline.torch_base.window import Window
@@ -246,11 +247,13 @@ def _run(
     run: Run,
 ) -> tuple[Tensor, ...]:
     thread = run.thread
-    outer = lend_to_workers(run)
-    thread.runs.append(run)
-    thread.backwards += 1
-    hidden, thread.hidden = thread.hidden, False
+    outer, hidden, depth = lent(), thread.hidden, thread.clock.depth
+    runs = len(thread.runs)
     try:
+        lend_to_workers(run)
+        thread.runs.append(run)
+        thread.backwards += 1
+        thread.hidden = False
         if demand.backward:
             _frozen(thread, partial(run.plan, outputs, inputs))
         result = _with_functions_seen(original, thread)
@@ -261,10 +264,16 @@ def _run(
     else:
         return result
     finally:
-        thread.hidden = hidden
-        thread.runs.pop()
-        run.close()
-        end_lending(outer)
+        # Ctrl-C comes at calls: what needs none goes first, and what does is finished all the same.
+        thread.hidden, thread.clock.depth, thread.culprit = hidden, depth, None
+        del thread.runs[runs:]
+        try:
+            run.close()
+        except BaseException:
+            run.close()
+            raise
+        finally:
+            end_lending(outer)
 
 
 def _with_functions_seen(
@@ -274,9 +283,10 @@ def _with_functions_seen(
 
     Torch has taken it off to handle the call of `backward`. Worker threads get what is on here.
     """
-    if not thread.functions.switch or not modes.put_on(thread.mode):
+    if not thread.functions.switch or modes.is_on(thread.mode):
         return original()
     try:
+        modes.put_on(thread.mode)
         return original()
     finally:
         modes.take_out(thread.mode)

@@ -16,17 +16,27 @@ def is_on(mode: Any) -> bool:
     return any(private.mode_at(place) is mode for place in range(private.mode_count()))
 
 
-def put_on(mode: Any) -> bool:
-    """Put a mode on top, unless it is on; tells whether it was put."""
-    absent = not is_on(mode)
-    if absent:
+def put_on(mode: Any) -> None:
+    """Put a mode on top, unless it is on."""
+    if not is_on(mode):
         private.push_mode(mode)
-    return absent
 
 
 def take_out(mode: Any) -> None:
     """Take a mode off the stack, wherever and however often it lies there."""
-    modes = [private.pop_mode() for _ in range(private.mode_count())]
-    for other in reversed(modes):
-        if other is not mode:
-            private.push_mode(other)
+    modes = [private.mode_at(place) for place in range(private.mode_count())]
+    if mode in modes:
+        others = [other for other in modes if other is not mode]
+        try:
+            _put(others)
+        except BaseException:  # Ctrl-C: nobody's mode is lost
+            _put(others)
+            raise
+
+
+def _put(modes: list[Any]) -> None:
+    """Make these the modes on the stack."""
+    while private.mode_count():
+        private.pop_mode()
+    for mode in modes:
+        private.push_mode(mode)
