@@ -247,6 +247,8 @@ class Watch:
 
     # The default is there still when the interpreter shuts down and modules are emptied.
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        if "_chosen" not in vars(self):  # Ctrl-C before it was made
+            return
         if any(h.active for h in self._handles) or any(e.alive for _, e, _ in self._placed):
             warn(f"{self!r} was collected while open; its hooks are removed", ResourceWarning)
         self.close()

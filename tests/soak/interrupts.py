@@ -67,13 +67,13 @@ class Points:
 
 
 def _is_ours(frame):
-    """Code of ours, or what it calls directly in Python."""
-    here = frame.f_code.co_filename.startswith(OURS)
-    return here or (frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(OURS))
+    return frame.f_code.co_filename.startswith(OURS)
 
 
 def _is_entrance(frame):
     """Whether leaving begins here, and nothing of hookline has begun before."""
+    if frame.f_code.co_qualname == "HookHandle.__enter__":  # registered, and `with` not begun yet
+        return True
     while frame.f_code.co_name in ENTRANCES:
         frame = frame.f_back
         if not frame.f_code.co_filename.startswith(OURS):
@@ -154,13 +154,14 @@ class Net(nn.Module):
 torch.manual_seed(0)
 NET = Net()
 X = torch.ones(2, 3)
+ONES = torch.ones(2, 3)
 
 
 def step():
     """One forward and backward, and what came out."""
     NET.zero_grad()
     out = NET(X)
-    out.sum().backward()
+    out.backward(ONES)
     return [out.detach(), *[p.grad for p in NET.parameters()]]
 
 
@@ -208,7 +209,7 @@ def wrapper(log):
         hooks.add_backward_hook(lambda gradient: seen.append("backward")),
         hookline.register_forward_hook(NET.first, lambda m, args, out: seen.append("inner")),
     ):
-        layer(X).sum().backward()
+        layer(X).backward(ONES)
     log += seen
 
 
@@ -267,7 +268,12 @@ class hook_on:  # noqa: N801 - used like a function
         self.node.add_hook(self.hook)
 
     def __exit__(self, *_):
-        self.node.delete_hook(self.hook.name)
+        try:
+            self.node.delete_hook(self.hook.name)
+        except KeyboardInterrupt:  # what it found out before it began to remove may be cut off
+            if self.hook.name in self.node.registry.named():
+                self.node.delete_hook(self.hook.name)
+            raise
 
 
 SCENARIOS = (
@@ -289,6 +295,8 @@ def left() -> list[str]:
     """What is left behind, the clock included."""
     thread = local.thread
     found = leftovers()
+    if not torch.is_grad_enabled():
+        found.append("gradients are off")
     if thread.clock.depth:
         found.append(f"the clock stands, {thread.clock.depth} deep")
     if thread.hidden:
@@ -305,6 +313,7 @@ def tidy() -> None:
     thread.runs.clear()
     thread.busy = thread.hidden = False
     thread.culprit = None
+    torch.set_grad_enabled(True)
     thread.clock.__init__()
     scopes = thread.modules, thread.functions
     for registry in (*table.values(), everywhere, functions, *scopes, NET.tanh.registry):

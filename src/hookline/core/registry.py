@@ -51,19 +51,22 @@ class HookRegistry(StaysHere):
 
     def put(self, entry: Entry, *, prepend: bool = False) -> None:
         """Register an entry as `add` does, without a handle."""
+        try:
+            self._put(entry, prepend=prepend)
+        except BaseException:  # Ctrl-C may come anywhere
+            self.discard(entry)
+            raise
+
+    def _put(self, entry: Entry, *, prepend: bool) -> None:
         with lock:
             entries = self.lineup.entries
             if entries and entry.key is not None and entry.key in self.named():
                 msg = f"hook {entry.key} already exists"
                 raise HookNameError(msg)
-            try:
-                if not entries:
-                    self.switch.hold(self)
-                self.lineup = Lineup((entry, *entries) if prepend else (*entries, entry))
-                demand.admit(entry)
-            except BaseException:  # Ctrl-C may come anywhere
-                self.discard(entry)
-                raise
+            if not entries:
+                self.switch.hold(self)
+            self.lineup = Lineup((entry, *entries) if prepend else (*entries, entry))
+            demand.admit(entry)
 
     def discard(self, entry: Entry) -> None:
         """Remove an entry at once; does nothing if it is not here any more.

@@ -164,8 +164,8 @@ def put_object(
     registry: HookRegistry, entry: Entry, target: object, *, prepend: bool = False
 ) -> None:
     """Register a hook object as `register_object` does, without a handle."""
-    registry.put(entry, prepend=prepend)
     try:
+        registry.put(entry, prepend=prepend)
         entry.hook.added(target)
     except BaseException:
         registry.discard(entry)
@@ -191,13 +191,20 @@ def enter(hook: HookObject, name: str) -> None:
 
 def leave(hook: HookObject) -> None:
     """Close the hook's innermost scope in this thread."""
-    thread = local.thread
-    registry = hook.scope_in(thread)
-    for handle in reversed(list(registry)):
-        if handle.hook is hook:
-            remove_object(handle, None)
-            return
-    if thread.forked:
-        return  # the scope was opened in the parent process
-    msg = f"hook {hook.name} has no open scope in this thread"
-    raise HookNameError(msg)
+    try:
+        scope = _innermost(hook)
+    except BaseException:  # Ctrl-C: what has begun is finished
+        scope = _innermost(hook)
+        if scope is not None:
+            scope.remove()
+        raise
+    if scope is not None:
+        remove_object(scope, None)
+    elif not local.thread.forked:  # where the scope was opened in the parent process
+        msg = f"hook {hook.name} has no open scope in this thread"
+        raise HookNameError(msg)
+
+
+def _innermost(hook: HookObject) -> HookHandle | None:
+    scopes = [handle for handle in hook.scope_in(local.thread) if handle.hook is hook]
+    return scopes[-1] if scopes else None

@@ -118,7 +118,10 @@ def register_chosen(
     Raises:
         HookNameError: the name is taken.
     """
-    for other_name, other in _open.values():
+    for other_entry, (other_name, other) in list(_open.items()):
+        if not other_entry.alive:
+            _open.pop(other_entry, None)  # its removal was interrupted
+            continue
         path = chosen.shared_with(other) if other_name == name else None
         if path is not None:
             msg = f"Hook {name} already exists for functions at {path!r}"

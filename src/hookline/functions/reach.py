@@ -81,8 +81,8 @@ class _AllThreads:
 
     def _reach(self) -> None:
         thread = local.thread
-        scoped(thread).switch.hold(self)
         self._reached.add(thread)
+        scoped(thread).switch.hold(self)
 
     def _profile(self, *event: Any) -> None:
         """Run once, in a new thread, before it does anything; then the program's own is set."""

@@ -282,14 +282,19 @@ def _with_functions_seen(
     """Run with the thread's function mode on, for what a checkpoint repeats.
 
     Torch has taken it off to handle the call of `backward`. Worker threads get what is on here.
+    Autograd puts back the stack of modes that it found, whatever scopes hooks open or leave.
     """
-    if not thread.functions.switch or modes.is_on(thread.mode):
-        return original()
+    seen = bool(thread.functions.switch)
+    taken_off = seen and not modes.is_on(thread.mode)
     try:
-        modes.put_on(thread.mode)
+        if taken_off:
+            modes.put_on(thread.mode)
         return original()
     finally:
-        modes.take_out(thread.mode)
+        if taken_off or not thread.functions.switch:
+            modes.take_out(thread.mode)
+        elif not seen:
+            modes.put_on(thread.mode)
 
 
 def _frozen(thread: Thread, work: Callable[[], None]) -> None:
