@@ -368,6 +368,8 @@ class Machine(RuleBasedStateMachine):
 
     def try_object(self, registration, real, enter, leave):
         """Register a hook object on both sides: the name may be taken, `added` may raise."""
+        if registration.hook.number % 5 == 0:
+            registration.hook.arms["added"], real.arms["added"] = self.arms_raise(None)
         told = registration.place in ("modules", "functions")
         both = Both(registration, real, leave)
         self.both.append(both)  # an action in `added` may mean it
@@ -390,9 +392,12 @@ class Machine(RuleBasedStateMachine):
         return [b for b in self.both if b.model.alive]
 
     @precondition(lambda self: self.living())
-    @rule(data=st.data())
-    def remove(self, data):
+    @rule(data=st.data(), fails=st.booleans())
+    def remove(self, data, fails):
         both = pick(data, self.living())
+        if fails and both.model.hook.paired:
+            hook = both.model.hook
+            hook.arms["deleted"], both.real.arms["deleted"] = self.arms_raise(data)
         self.undo(both)
 
     def undo(self, both):
@@ -410,6 +415,7 @@ class Machine(RuleBasedStateMachine):
         else:
             self.world.remove(registration)
 
+    @precondition(lambda self: len(self.living()) > 8)
     @rule()
     def clear(self):
         """All on the modules of the model goes, without `deleted`."""
@@ -428,20 +434,20 @@ class Machine(RuleBasedStateMachine):
 
     # What happens in the middle of an event.
 
-    @precondition(lambda self: self.living())
-    @rule(data=st.data(), what=st.sampled_from(["raise", "remove", "add", "torch", "enter"]))
-    def arm(self, data, what):
+    def arm_some(self, data):
+        """Let hooks raise, or change what is registered, in the middle of what is run next."""
+        if self.living():
+            for _ in range(data.draw(st.sampled_from([0, 0, 1, 1, 2, 3]))):
+                self.arm(data)
+
+    def arm(self, data):
         both = pick(data, self.living())
         hook = both.model.hook
-        places = sorted(hook.phases)
-        if hook.paired:
-            places += ["aborted", "deleted"]
+        places = [*sorted(hook.phases), *(["aborted"] if hook.paired else [])]
         phase = data.draw(st.sampled_from(places))
-        if phase in hook.arms:
-            return
-        if phase == "deleted":
-            what = "raise"
-        hook.arms[phase], both.real.arms[phase] = getattr(self, f"arms_{what}")(data)
+        if phase not in hook.arms:
+            what = data.draw(st.sampled_from(["raise", "remove", "remove", "add", "torch", "enter"]))
+            hook.arms[phase], both.real.arms[phase] = getattr(self, f"arms_{what}")(data)
 
     def arms_raise(self, _):
         def in_world():
@@ -545,6 +551,7 @@ class Machine(RuleBasedStateMachine):
     def run(self, data, grad, checkpointed, fault):
         net = pick(data, [self.net, self.net, *self.copies])
         checkpointed = checkpointed if grad else ""
+        self.arm_some(data)
         forward = Forward(grad, checkpointed, net is not self.net, fault)
         net.checkpoint = checkpointed
         self.forwards += 1
@@ -570,6 +577,7 @@ class Machine(RuleBasedStateMachine):
         graph = pick(data, self.graphs)
         if graph.run.checkpoint and not self.repeats_are_known(graph):
             return
+        self.arm_some(data)
         if not retain:
             self.graphs.remove(graph)
         run = Run(graph.run.top, fault, graph.run.checkpoint, graph.run.bare)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hookline.core.demand import demand
 from hookline.core.entry import Entry, Lineup
-from hookline.core.events import ends, fail, fire
+from hookline.core.events import ends, fail, fire, with_displaced
 from hookline.core.phases import Phase
 from hookline.core.thread import Thread
 from hookline.functions.call import FunctionCall
@@ -91,7 +91,7 @@ def _forward(
             mark_outputs(call, arguments[1], keep=lineup.retains)
         pairs = lineup.forward
         if demand.version != version:
-            lineup = lineup_of(thread, call.node)
+            lineup = with_displaced(lineup_of(thread, call.node), begun)
             pairs = ends(lineup.forward, begun)
         if pairs:
             fire(pairs, call, arguments, Phase.FORWARD, thread)

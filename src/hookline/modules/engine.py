@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
-from hookline.core.events import ends, fail, fire
+from hookline.core.events import ends, fail, fire, with_displaced
 from hookline.core.notes import control_flow
 from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
@@ -167,7 +167,7 @@ def _forward(
         call.now = thread.clock.now
         before, pairs = lineup, lineup.forward
         if demand.version != version:
-            lineup = lineup_of(call, thread)
+            lineup = with_displaced(lineup_of(call, thread), begun)
             pairs = ends(lineup.forward, begun)
         if (before.watches_backward or lineup.watches_backward) and torch.is_grad_enabled():
             _fire_recorded(pairs, call, thread, joint=before.joint or lineup.joint)
