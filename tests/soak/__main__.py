@@ -1,9 +1,9 @@
 """The long versions of the tests in this folder.
 
-    python -m tests.soak machine --seconds 3600
-    python -m tests.soak threads --seconds 60
-    python -m tests.soak cycles --count 50000
-    python -m tests.soak interrupts
+python -m tests.soak machine --seconds 3600
+python -m tests.soak threads --seconds 60
+python -m tests.soak cycles --count 50000
+python -m tests.soak interrupts
 """
 
 from __future__ import annotations
@@ -35,7 +35,34 @@ def machine(options):
     return f"{run_machine(seconds=options.seconds, number=options.seed)} programs of 50 steps"
 
 
-COMMANDS = {"machine": machine}
+def threads(options):
+    from tests.soak.threads import run_threads
+
+    rounds = run_threads(seconds=options.seconds / 2)
+    rounds += run_threads(seconds=options.seconds / 2, interval=1e-6)
+    return f"{rounds} rounds in 8 threads"
+
+
+def cycles(options):
+    from tests.soak.cycles import run_cycles
+
+    return run_cycles(count=options.count, number=options.seed or 0)
+
+
+def interrupts(options):
+    from tests.soak.interrupts import SCENARIOS, faults, points_of
+
+    total, found = 0, []
+    for scenario in SCENARIOS:
+        count = points_of(scenario)
+        total += count
+        found += faults(scenario, range(1, count + 1))
+        print(f"{scenario.__name__}: {count} points, {len(found)} faults so far", flush=True)
+    assert not found, "\n".join(found)
+    return f"interrupted at {total} points"
+
+
+COMMANDS = {"machine": machine, "threads": threads, "cycles": cycles, "interrupts": interrupts}
 
 if __name__ == "__main__":
     main()

@@ -19,8 +19,8 @@ import hookline
 from hookline import FunctionHook, FunctionNode, ModuleHook
 from hookline.core.thread import local
 from hookline.function_hooks import TimerHook as FunctionTimer
-from hookline.module_hooks import CaptureHook, TimerHook
 from hookline.functions.places import everywhere as functions
+from hookline.module_hooks import TimerHook
 from hookline.modules.places import everywhere, table
 from tests.conftest import leftovers
 

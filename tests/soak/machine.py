@@ -377,7 +377,8 @@ class Machine(RuleBasedStateMachine):
         def in_world():
             if self.world.has(registration.place, registration.key):
                 registration.alive = False
-                raise Raised("taken")
+                msg = "taken"
+                raise Raised(msg)
             self.world.enter(registration, told)
 
         expected = outcome(in_world, Raised)
@@ -446,12 +447,15 @@ class Machine(RuleBasedStateMachine):
         places = [*sorted(hook.phases), *(["aborted"] if hook.paired else [])]
         phase = data.draw(st.sampled_from(places))
         if phase not in hook.arms:
-            what = data.draw(st.sampled_from(["raise", "remove", "remove", "add", "torch", "enter"]))
+            what = data.draw(
+                st.sampled_from(["raise", "remove", "remove", "add", "torch", "enter"])
+            )
             hook.arms[phase], both.real.arms[phase] = getattr(self, f"arms_{what}")(data)
 
     def arms_raise(self, _):
         def in_world():
-            raise Raised("hook")
+            msg = "hook"
+            raise Raised(msg)
 
         def really():
             self.raised = Boom("hook")
@@ -628,7 +632,10 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def listings_show_what_is_registered(self):
-        scopes = {"modules": hookline.get_module_hooks(), "functions": hookline.get_function_hooks()}
+        scopes = {
+            "modules": hookline.get_module_hooks(),
+            "functions": hookline.get_function_hooks(),
+        }
         for place, listed in scopes.items():
             here = [(r.key, r.hook.number) for r in self.world.at(place)]
             assert [(name, hook.hook.number) for name, hook in listed.items()] == here

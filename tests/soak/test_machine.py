@@ -1,5 +1,10 @@
+"""Random programs of hooks against the rules written apart; `python -m tests.soak machine` is long."""
+
 from hypothesis import settings
+
 from tests.soak.machine import Machine
-import os
+
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=int(os.environ.get("N",100)), stateful_step_count=30, deadline=None, report_multiple_bugs=False, database=None)
+TestMachine.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, database=None
+)

@@ -7,6 +7,7 @@ the identity of a call is not laid down (it repeats one that nobody watched), it
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -223,10 +224,8 @@ class World:
     def abort(self, registrations, call):
         for registration in registrations:
             if registration.alive:
-                try:
+                with contextlib.suppress(Raised):
                     self.call(registration, "aborted", _told(registration, call))
-                except Raised:
-                    pass
 
     # Forward.
 
@@ -246,7 +245,8 @@ class World:
             for part in module.calls:
                 call.calls.append(self._part(part, module.path, run, call))
             if run.fault == module.path:
-                raise Raised("model")
+                msg = "model"
+                raise Raised(msg)
 
         def current():
             return self.lineup(module.path, bare=run.bare)
@@ -336,10 +336,8 @@ class World:
             hook = registration.hook
             if hook.always and "forward" in hook.phases and registration.alive:
                 if registration not in ran:
-                    try:
+                    with contextlib.suppress(Raised):
                         self.call(registration, "forward", _told(registration, call))
-                    except Raised:
-                        pass
 
     # Backward.
 
@@ -372,7 +370,8 @@ class World:
                 run.repeated = True
                 self._repeat(run, stops=True)
             if call.of.faulty and run.fault:
-                raise Raised("backward")
+                msg = "backward"
+                raise Raised(msg)
 
         if call in run.windows or run.unrecorded is None:
             self._window(call, run, work)
