@@ -1,4 +1,4 @@
-"""Registering, running and removing tens of thousands of times, with something going wrong at random.
+"""Registering, running and removing tens of thousands of times, with faults at random.
 
 Every cycle is one of the scenarios of `interrupts`. In it an error is raised by a hook, by `added`
 or `deleted`, by the model, by its backward, or Ctrl-C comes: at a random point of our own code, or
@@ -27,7 +27,7 @@ from tests.soak import interrupts
 from tests.soak.interrupts import NET, ONES, SCENARIOS, FunctionLog, Log, Points, X, left, tidy
 
 
-class Boom(Exception):
+class BoomError(Exception):
     """What goes wrong on purpose."""
 
 
@@ -58,7 +58,7 @@ class Faulty:
 
     def fail(self, where):
         if where == self.where:
-            raise Boom(where)
+            raise BoomError(where)
 
 
 class FaultyModule(Faulty, Log):
@@ -85,7 +85,7 @@ def failing_model(random):
 
 def failing_backward(random):
     def fail(_):
-        raise Boom
+        raise BoomError
 
     with Log(), FunctionLog():
         out = NET(X)
@@ -99,7 +99,7 @@ def one_hook(random):
 
     def hook(*_):
         if fails:
-            raise Boom
+            raise BoomError
 
     def run():
         layer(X).backward(ONES)
@@ -173,7 +173,7 @@ def run_cycles(*, count: int, number: int = 0, signals: bool = True) -> str:
             (kind,) = chance.choices(KINDS, WEIGHTS)
             if kind is signalled and not signals:
                 kind = one_hook
-            with suppress(Boom, RuntimeError, KeyboardInterrupt):
+            with suppress(BoomError, RuntimeError, KeyboardInterrupt):
                 kind(chance, points) if kind in (interrupted, signalled) else kind(chance)
             ran[kind.__name__] += 1
             if left():

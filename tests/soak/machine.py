@@ -35,7 +35,7 @@ from hookline.core.thread import local
 from hookline.modules.places import everywhere, registry_of, table
 from hookline.torch_base.private import torch_function_off
 from tests.conftest import leftovers
-from tests.soak.world import PATHS, Forward, Hook, Raised, Registration, Run, World, all_calls
+from tests.soak.world import PATHS, Forward, Hook, RaisedError, Registration, Run, World, all_calls
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 ONES = torch.ones(2, 3)
@@ -44,7 +44,7 @@ NAMES = ("one", "two", "three")
 # The model that `world` describes.
 
 
-class Boom(Exception):
+class BoomError(Exception):
     """What hooks, the model and its backward raise."""
 
 
@@ -378,11 +378,11 @@ class Machine(RuleBasedStateMachine):
             if self.world.has(registration.place, registration.key):
                 registration.alive = False
                 msg = "taken"
-                raise Raised(msg)
+                raise RaisedError(msg)
             self.world.enter(registration, told)
 
-        expected = outcome(in_world, Raised)
-        got = outcome(enter, (Boom, KeyError))
+        expected = outcome(in_world, RaisedError)
+        got = outcome(enter, (BoomError, KeyError))
         assert (got is None) == (expected is None), (got, expected)
         if expected is not None and expected.what == "taken":
             assert isinstance(got, hookline.HookNameError)
@@ -402,8 +402,8 @@ class Machine(RuleBasedStateMachine):
         self.undo(both)
 
     def undo(self, both):
-        expected = outcome(lambda: self.undo_in_world(both.model), Raised)
-        got = outcome(both.remove, Boom)
+        expected = outcome(lambda: self.undo_in_world(both.model), RaisedError)
+        got = outcome(both.remove, BoomError)
         assert (got is None) == (expected is None), (got, expected)
 
     def undo_in_world(self, registration):
@@ -455,10 +455,10 @@ class Machine(RuleBasedStateMachine):
     def arms_raise(self, _):
         def in_world():
             msg = "hook"
-            raise Raised(msg)
+            raise RaisedError(msg)
 
         def really():
-            self.raised = Boom("hook")
+            self.raised = BoomError("hook")
             raise self.raised
 
         return in_world, really
@@ -560,12 +560,12 @@ class Machine(RuleBasedStateMachine):
         net.checkpoint = checkpointed
         self.forwards += 1
         if fault is not None:
-            at(net, fault).failing = Boom("model")
+            at(net, fault).failing = BoomError("model")
         calls = []
-        expected = outcome(lambda: calls.append(self.world.forward(forward)), Raised)
+        expected = outcome(lambda: calls.append(self.world.forward(forward)), RaisedError)
         outputs = []
         with torch.set_grad_enabled(grad):
-            got = outcome(lambda: outputs.append(net(X)), Boom)
+            got = outcome(lambda: outputs.append(net(X)), BoomError)
         for path in PATHS:
             at(net, path).failing = None
         self.compare(expected, got)
@@ -585,11 +585,11 @@ class Machine(RuleBasedStateMachine):
         if not retain:
             self.graphs.remove(graph)
         run = Run(graph.run.top, fault, graph.run.checkpoint, graph.run.bare)
-        Fault.failing = Boom("backward") if fault else None
-        expected = outcome(lambda: self.world.backward(run), Raised)
+        Fault.failing = BoomError("backward") if fault else None
+        expected = outcome(lambda: self.world.backward(run), RaisedError)
         net, out = graph.net, graph.out
         net.zero_grad()
-        got = outcome(lambda: out.backward(ONES, retain_graph=retain), Boom)
+        got = outcome(lambda: out.backward(ONES, retain_graph=retain), BoomError)
         Fault.failing = None
         self.compare(expected, got)
         if got is None:

@@ -1,10 +1,13 @@
-"""Ctrl-C in the middle of hookline's own code; `python -m tests.soak interrupts` tries each point."""
+"""Ctrl-C in the middle of hookline's own code.
+
+`python -m tests.soak interrupts` tries every point.
+"""
 
 import pytest
 
 from tests.soak.interrupts import SCENARIOS, faults, points_of
 
-EACH = 60  # so many points of a scenario are tried here, spread over all of it
+EACH = 20  # so many points of a scenario are tried here, spread over all of it
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -1,4 +1,7 @@
-"""Random programs of hooks against the rules written apart; `python -m tests.soak machine` is long."""
+"""Random programs of hooks against the rules written apart.
+
+`python -m tests.soak machine` goes on for as long as one wants.
+"""
 
 from hypothesis import settings
 

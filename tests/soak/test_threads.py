@@ -1,4 +1,7 @@
-"""Threads that register, run and remove on shared models; `python -m tests.soak threads` is long."""
+"""Threads that register, run and remove on shared models.
+
+`python -m tests.soak threads` goes on for a minute.
+"""
 
 import pytest
 

@@ -91,7 +91,7 @@ class Registration:
     alive: bool = True
 
 
-class Raised(Exception):
+class RaisedError(Exception):
     """An error on its way out; `culprit` is the registration whose hook raised it, until used."""
 
     def __init__(self, what, culprit=None):
@@ -183,7 +183,7 @@ class World:
         self.add(registration, prepend=prepend)
         try:
             self.call(registration, "added", (target,))
-        except Raised:
+        except RaisedError:
             self.remove(registration)
             raise
 
@@ -212,7 +212,7 @@ class World:
         if arm is not None:
             try:
                 arm()
-            except Raised as error:
+            except RaisedError as error:
                 error.culprit = registration
                 raise
 
@@ -224,7 +224,7 @@ class World:
     def abort(self, registrations, call):
         for registration in registrations:
             if registration.alive:
-                with contextlib.suppress(Raised):
+                with contextlib.suppress(RaisedError):
                     self.call(registration, "aborted", _told(registration, call))
 
     # Forward.
@@ -246,7 +246,7 @@ class World:
                 call.calls.append(self._part(part, module.path, run, call))
             if run.fault == module.path:
                 msg = "model"
-                raise Raised(msg)
+                raise RaisedError(msg)
 
         def current():
             return self.lineup(module.path, bare=run.bare)
@@ -284,7 +284,7 @@ class World:
 
         def body():
             if stops:
-                raise Raised(STOP)
+                raise RaisedError(STOP)
 
         if not lineup:
             body()
@@ -319,7 +319,7 @@ class World:
             lineup = _with_displaced(current(), begun)
             mark(at_begin, lineup)
             self.fire("forward", [r for r in lineup if not r.hook.paired or r in begun], call)
-        except Raised as error:
+        except RaisedError as error:
             culprit = error.take()
             self._fail(call, lineup, begun, culprit)
             raise
@@ -334,10 +334,9 @@ class World:
         ran = ended if begun is not None else []
         for registration in lineup:
             hook = registration.hook
-            if hook.always and "forward" in hook.phases and registration.alive:
-                if registration not in ran:
-                    with contextlib.suppress(Raised):
-                        self.call(registration, "forward", _told(registration, call))
+            if hook.always and registration.alive and registration not in ran:
+                with contextlib.suppress(RaisedError):
+                    self.call(registration, "forward", _told(registration, call))
 
     # Backward.
 
@@ -371,7 +370,7 @@ class World:
                 self._repeat(run, stops=True)
             if call.of.faulty and run.fault:
                 msg = "backward"
-                raise Raised(msg)
+                raise RaisedError(msg)
 
         if call in run.windows or run.unrecorded is None:
             self._window(call, run, work)
@@ -386,7 +385,7 @@ class World:
         again = Forward(True, run.checkpoint, run.bare, None, repeats=repeats, stops=stops)
         try:
             return self._module(first.of, again)
-        except Raised as error:
+        except RaisedError as error:
             if error.what is not STOP:
                 raise
             return None
@@ -409,7 +408,7 @@ class World:
         values = [r for r in lineup if r.hook.manner == "value"]
         try:
             self.fire("backward_pre", objects, call)
-        except Raised as error:
+        except RaisedError as error:
             culprit = error.take()
             front = lineup[: lineup.index(culprit)]
             self.abort([r for r in begun if r in front], call)
@@ -417,14 +416,14 @@ class World:
         try:
             self.fire("backward_pre", values, call)
             body()
-        except Raised as error:
+        except RaisedError as error:
             error.take()
             self.abort(begun, call)
             raise
         lineup = _with_displaced(self._backward_lineup(call, bare), begun)
         try:
             self.fire("backward", [r for r in lineup if not r.hook.paired or r in begun], call)
-        except Raised as error:
+        except RaisedError as error:
             culprit = error.take()
             self.abort([r for r in begun if r not in lineup[: lineup.index(culprit) + 1]], call)
             raise

@@ -67,7 +67,7 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
         if not stack:
             thread.running = None
             thread.grad = torch.is_grad_enabled()
-        # Ctrl-C comes at calls: what is undone below is done inside, and undone by one call, the last.
+        # Ctrl-C comes at calls: what is undone below is done inside, and undone by the last call.
         try:
             stack.append(module)
             if issubclass(type(module), FUSED):
