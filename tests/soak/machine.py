@@ -450,7 +450,12 @@ class Machine(RuleBasedStateMachine):
             what = data.draw(
                 st.sampled_from(["raise", "remove", "remove", "add", "torch", "enter"])
             )
-            hook.arms[phase], both.real.arms[phase] = getattr(self, f"arms_{what}")(data)
+            # A hook of the same event is the one whose removal could be missed.
+            others = [b for b in self.living() if phase in b.model.hook.phases and b is not both]
+            if what == "remove" and others:
+                hook.arms[phase], both.real.arms[phase] = self.removes(pick(data, others))
+            else:
+                hook.arms[phase], both.real.arms[phase] = getattr(self, f"arms_{what}")(data)
 
     def arms_raise(self, _):
         def in_world():
@@ -465,9 +470,10 @@ class Machine(RuleBasedStateMachine):
 
     def arms_remove(self, data):
         """Something registered is removed, perhaps the hook itself."""
-        both = pick(data, self.living())
-        registration = both.model
-        return lambda: self.world.remove(registration), lambda: self.discard(both)
+        return self.removes(pick(data, self.living()))
+
+    def removes(self, both):
+        return lambda: self.world.remove(both.model), lambda: self.discard(both)
 
     def discard(self, both):
         """Take a registration off without telling the hook, as `HookHandle.remove` does."""
