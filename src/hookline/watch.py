@@ -249,9 +249,11 @@ class Watch:
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         if "_chosen" not in vars(self):  # Ctrl-C before it was made
             return
-        if any(h.active for h in self._handles) or any(e.alive for _, e, _ in self._placed):
-            warn(f"{self!r} was collected while open; its hooks are removed", ResourceWarning)
-        self.close()
+        try:
+            if any(h.active for h in self._handles) or any(e.alive for _, e, _ in self._placed):
+                warn(f"{self!r} was collected while open; its hooks are removed", ResourceWarning)
+        finally:  # also where Ctrl-C comes here
+            self.close()
 
     def silent(self) -> list[Silent]:
         """What was selected, but whose hooks never ran while it was watched; also once closed.
