@@ -127,7 +127,10 @@ class Watch:
             registry = registry_of(module)
             for make, name in makers:
                 if registry.lineup is not EMPTY and name in registry.named():
-                    msg = f"Hook {name} already exists on {path!r}"
+                    msg = (
+                        f"Hook {name} already exists on {path!r}; "
+                        "watch(model, hook.renamed('another name')) keeps both"
+                    )
                     raise HookNameError(msg)
                 entry = make()
                 placed.append((registry, entry))

@@ -1046,7 +1046,7 @@ def test_r10_options_are_checked():
         ({"what": "outputs"}, HookValueError, "what='outputs' is unknown"),
         ({"what": ()}, HookValueError, "choose one or several"),
         ({"what": 3}, HookTypeError, "what= takes one or several of 'input'"),
-        ({"calls": "some"}, HookValueError, "calls='some' is unknown; choose of 'all'"),
+        ({"calls": "some"}, HookValueError, "calls='some' is unknown; choose one of 'all'"),
         ({"overflow": "newest", "limit": 1}, HookValueError, "overflow='newest'"),
         ({"overflow": "oldest"}, HookValueError, "needs limit="),
         ({"limit": 0}, HookValueError, "limit= is a number of bytes"),

@@ -65,7 +65,7 @@ def test_p18_a_value_that_cannot_be_an_output_is_an_error(value):
         module(X)
 
     assert "looks of Linear, call 0" in str(caught.value)
-    assert f"returned {value!r} in place of float32[1, 2]" in str(caught.value)
+    assert f"gave {value!r} in place of float32[1, 2]" in str(caught.value)
 
 
 @pytest.mark.parametrize("store", [{}, {"x": 1}], ids=["empty", "there already"])

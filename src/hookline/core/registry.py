@@ -73,7 +73,10 @@ class HookRegistry(StaysHere):
         with lock:
             entries = self.lineup.entries
             if entries and entry.key is not None and entry.key in self.named():
-                msg = f"hook {entry.key} already exists"
+                msg = (
+                    f"hook {entry.key} already exists; "
+                    "`with hook.renamed('another name'):` keeps both"
+                )
                 raise HookNameError(msg)
             if not entries:
                 self.switch.hold(self)

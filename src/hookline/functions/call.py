@@ -77,7 +77,10 @@ class FunctionCall(Call):
             self._replace_inputs(value)
         elif self.phase is Phase.FORWARD:
             if self.out is None:
-                msg = f"{self.describe()} returns nothing that could be replaced"
+                msg = (
+                    f"{self.describe()} returns nothing that could be replaced; write into "
+                    "function.outputs, or replace the inputs at forward_pre"
+                )
                 raise HookValueError(msg)
             self.out = value
             self.outputs = tuple(tensors(value))
@@ -85,7 +88,10 @@ class FunctionCall(Call):
             assert self.window is not None
             self.window.replace_out(self._as_many(value, self.count, "gradients of outputs"))
         else:
-            msg = f"nothing of {self.describe()} can be replaced here"
+            msg = (
+                f"nothing of {self.describe()} can be replaced here; inputs can at forward_pre, "
+                "the output at forward, gradients of outputs at backward_pre"
+            )
             raise HookValueError(msg)
 
     def _replace_inputs(self, value: object) -> None:
@@ -101,7 +107,10 @@ class FunctionCall(Call):
     def _as_many(self, value: object, count: int, what: str) -> tuple[Any, ...]:
         values = tuple(value) if isinstance(value, list | tuple) else (value,)
         if len(values) != count or not all(isinstance(v, Tensor | None) for v in values):
-            msg = f"{self.describe()} has {count} {what}; {describe(value)} cannot replace them"
+            msg = (
+                f"{self.describe()} has {count} {what}; {describe(value)} cannot replace them; "
+                f"give {count} in order, None where there is none"
+            )
             raise HookTypeError(msg)
         return values
 

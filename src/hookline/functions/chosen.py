@@ -141,7 +141,10 @@ def register_chosen(
             continue
         path = chosen.shared_with(other.chosen)
         if path is not None:
-            msg = f"Hook {name} already exists for functions at {path!r}"
+            msg = (
+                f"Hook {name} already exists for functions at {path!r}; "
+                "watch(model, hook.renamed('another name')) keeps both"
+            )
             raise HookNameError(msg)
     return register_object(everywhere, _ChosenEntry(hook, name, chosen), None, prepend=prepend)
 

@@ -70,7 +70,10 @@ class FunctionNode:
         """
         entry = entry_of(hook, FunctionHook, name or getattr(hook, "name", None))
         if entry.key in self.registry.named():
-            msg = f"Hook {entry.key} already exists"
+            msg = (
+                f"Hook {entry.key} already exists on {self.name}; delete_hook({entry.key!r}) "
+                "removes it, add_hook(hook, 'another name') keeps both"
+            )
             raise HookNameError(msg)
         register_object(self.registry, entry, self)
 
@@ -85,7 +88,8 @@ class FunctionNode:
         """
         entry = self.registry.named().get(name)
         if entry is None:
-            msg = f"Hook {name} does not exist"
+            known = ", ".join(self.registry.named()) or "none"
+            msg = f"Hook {name} does not exist; hooks here: {known}"
             raise HookNameError(msg)
         self.registry.discard(entry)
 

@@ -150,7 +150,7 @@ class Store:
 
 def _check_choice(option: str, given: object, choices: tuple[str, ...]) -> None:
     if given not in choices:
-        msg = f"{option}={given!r} is unknown; choose of {', '.join(map(repr, choices))}"
+        msg = f"{option}={given!r} is unknown; choose one of {', '.join(map(repr, choices))}"
         raise HookValueError(msg)
 
 

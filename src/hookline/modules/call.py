@@ -96,7 +96,10 @@ class ModuleCall(Call):
     def arguments(self) -> dict[str, Any]:
         """The inputs by the names of `forward`'s parameters, however they were passed."""
         if self.args is None or self.kwargs is None:
-            msg = f"the inputs of {self.describe()} are known in the forward phases only"
+            msg = (
+                f"the inputs of {self.describe()} are known in the forward phases only; what the "
+                "backward needs of them can be kept on the call: call.kept = ..."
+            )
             raise HookValueError(msg)
         signature = inspect.signature(self.module.forward)
         return dict(signature.bind(*self.args, **self.kwargs).arguments)
@@ -151,7 +154,10 @@ class ModuleCall(Call):
                 f"the gradients of the inputs of {self.describe()} are not being handed on; set "
                 "needs_grad_input = True on the hook, which must be there in the forward already"
             )
-        return f"nothing of {self.describe()} can be replaced outside of its events"
+        return (
+            f"nothing of {self.describe()} can be replaced outside of its events; "
+            "replace it in a callback of a hook"
+        )
 
     def describe(self) -> str:
         """The call in words, for errors."""

@@ -92,7 +92,10 @@ def add_hook(module: nn.Module, hook: ModuleHook, name: str | None = None) -> Ho
     entry = entry_of(hook, ModuleHook, name or getattr(hook, "name", None))
     registry = registry_of(module)
     if entry.key in registry.named():
-        msg = f"Hook {entry.key} already exists"
+        msg = (
+            f"Hook {entry.key} already exists on this {type(module).__name__}; delete_hook(module, "
+            f"{entry.key!r}) removes it, add_hook(module, hook, 'another name') keeps both"
+        )
         raise HookNameError(msg)
     return register_object(registry, entry, module)
 

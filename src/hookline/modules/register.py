@@ -101,7 +101,8 @@ def _backward(hook: Callable[..., Any]) -> Callback:
             if call.inputs_outline is None:
                 msg = (
                     f"{name} of {call.describe()} returned {describe(value)}, but was registered "
-                    "after the forward, when the gradients of the inputs flow on already"
+                    "after the forward, when the gradients of the inputs flow on already; register "
+                    "it before the forward, or return None"
                 )
                 raise HookTypeError(msg)
             call.replace_grad_input(value, name)

@@ -79,8 +79,8 @@ def new_output(call: ModuleCall, value: object, hook: str) -> Any:
     """
     if isinstance(call.out, Tensor) and isinstance(value, _NEVER_AN_OUTPUT):
         msg = (
-            f"{hook} of {call.describe()} returned {value!r} in place of {describe(call.out)}; "
-            "a hook that only observes must return None"
+            f"{hook} of {call.describe()} gave {value!r} in place of {describe(call.out)}; "
+            "give a tensor; a hook that only observes must return None"
         )
         raise HookTypeError(msg)
     return value

@@ -48,7 +48,8 @@ def takes_kwargs(
     longer = (*default[:2], "kwargs", *default[2:])
     msg = (
         f"hook {hook_name(hook)}{signature} takes neither ({', '.join(default)}) "
-        f"nor ({', '.join(longer)})"
+        f"nor ({', '.join(longer)}); give it one of these forms, or say which it takes by "
+        "with_kwargs=False or True"
     )
     raise HookTypeError(msg)
 
