@@ -13,7 +13,7 @@ from hookline.core.notes import add_detail
 from hookline.core.phases import Phase
 from hookline.core.records import Silent
 from hookline.core.registry import HookRegistry, discard_all
-from hookline.core.scope import HookObject, Renamed, entries_of, put_object
+from hookline.core.scope import HookObject, Renamed, entries_of, no_hook, put_object
 from hookline.errors import HookNameError, HookTypeError, HookValueError, SelectionError
 from hookline.functions.chosen import Chosen, register_chosen
 from hookline.functions.hook import FunctionHook
@@ -231,9 +231,7 @@ def _named(hooks: Iterable[object]) -> _Named:
         if isinstance(given, Renamed):
             hook = given.hook
         if not isinstance(hook, ModuleHook | FunctionHook):
-            what = f"the class {hook.__name__}" if isinstance(hook, type) else repr(hook)
-            hint = "; did you mean an instance of it?" if isinstance(hook, type) else ""
-            msg = f"watch takes ModuleHook and FunctionHook objects, not {what}{hint}"
+            msg = f"watch takes ModuleHook and FunctionHook objects, not {no_hook(hook)}"
             raise HookTypeError(msg)
         named.append((hook, name))
     if not named:

@@ -139,22 +139,24 @@ def entry_of(hook: HookObject, base: type[HookObject], key: str | None) -> Entry
     return entries_of(hook, base, key)()
 
 
-def _refusal(hook: object, base: type[HookObject]) -> str:
-    given, hint = repr(hook), ""
-    if isinstance(hook, type):
-        given, hint = f"the class {hook.__name__}", "; did you mean an instance of it?"
-    elif isinstance(hook, HookObject):
-        given = f"{hook.name}, a {hook.level.__name__}"
-        hint = "; `with hook:` and watch(model, hook) take hooks of both levels"
-    elif callable(hook):
-        hint = "; a function goes on a module by register_forward_hook(module, function)"
-    return f"Hook must be of type {base.__name__}, not {given}{hint}"
+def no_hook(given: object) -> str:
+    """What was given where a hook object was expected, in words, and what may have been meant."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}; did you mean an instance of it?"
+    if isinstance(given, HookObject):
+        level = f"{given.name}, a {given.level.__name__}"
+        return f"{level}; `with hook:` and watch(model, hook) take hooks of both levels"
+    if callable(given):
+        hint = "a function goes on a module by register_forward_hook(module, function)"
+        return f"{given!r}; {hint}"
+    return repr(given)
 
 
 def entries_of(hook: HookObject, base: type[HookObject], key: str | None) -> Callable[[], Entry]:
     """What makes registrations of a hook object, for several places; see `entry_of`."""
     if not isinstance(hook, base):
-        raise HookTypeError(_refusal(hook, base))
+        msg = f"Hook must be of type {base.__name__}, not {no_hook(hook)}"
+        raise HookTypeError(msg)
     phases = _CALLBACKS if hook.watched_phases is None else hook.watched_phases
     found = {phase: _overridden(hook, base, _CALLBACKS[phase]) for phase in phases}
     return partial(
