@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from hookline.errors import HooklineError
 from hookline.record.runs import Rank
-from hookline.report.tables import print_run
+from hookline.report.terminal import print_run
 from hookline.runs import Run
 
 if TYPE_CHECKING:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,6 +16,12 @@ from hookline.record.rows import RunRow
 from hookline.record.schema import APPLICATION, NAMES, VERSION, reader
 
 RowT = TypeVar("RowT")
+
+_APART: Final = 600.0
+"""Processes of a run begin within so many seconds; ids may come again later."""
+
+_SILENT: Final = 600.0
+"""A process elsewhere that has not written for so many seconds is taken for dead."""
 
 
 class Rank:
@@ -42,6 +51,12 @@ class Rank:
             msg = f"{self.path} is empty: its process was killed before it wrote anything"
             raise RunFileError(msg)
         return self.rows(RunRow)[0]
+
+    @property
+    def state(self) -> str:
+        """As `RunRow.state`, or `"killed"` where it says `running` and there is no such process."""
+        info = self.info
+        return "killed" if info.state == "running" and not _is_alive(info) else info.state
 
     def rows(self, kind: type[RowT]) -> list[RowT]:
         """The rows of a class, such as `TimeRow`."""
@@ -74,15 +89,44 @@ class RunData:
 
 
 def load(path: str | Path) -> RunData:
-    """Read a run.
+    """Read a run, of all its processes.
 
     Args:
-        path: its file, as it was given to `-o` or `record`.
+        path: its file, as it was given to `-o` or `record`. The files of further processes are
+            next to it, as `run.hookline.1` and so on; given one of these, only that is read.
 
     Raises:
         RunFileError: there is no such file, it is no run, or it is of a newer version.
     """
-    return RunData([load_rank(Path(path))])
+    first = load_rank(Path(path))
+    return RunData([first, *_others(first)])
+
+
+def _others(first: Rank) -> Iterator[Rank]:
+    """The other processes of a run, as far as there are files of them."""
+    ranks = first.info.ranks if first.rows(RunRow) and first.info.rank == 0 else 1
+    for number in range(1, ranks):
+        path = first.path.with_name(f"{first.path.name}.{number}")
+        try:
+            other = load_rank(path)
+            found = other.info
+        except RunFileError:
+            continue  # it was killed before it wrote anything, or is elsewhere
+        if found.id == first.info.id and abs(found.started - first.info.started) <= _APART:
+            yield other
+
+
+def _is_alive(info: RunRow) -> bool:
+    """Whether the process of a run is there; of one on another machine, whether it still writes."""
+    if info.host != platform.node():
+        return time.time() - info.updated < _SILENT
+    try:
+        os.kill(info.process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def load_rank(path: Path) -> Rank:
