@@ -67,8 +67,7 @@ def print_run(
     Raises:
         HookValueError: there is no such table, or no table has such a column.
     """
-    file = sys.stdout if file is None else file
-    console = _console(file)
+    console = console_for(file)
     sheets = [sheet for name in _chosen(tables) for sheet in _sheets(run, name)]
     if sort:
         sheets = _sorted(sheets, sort)
@@ -83,7 +82,7 @@ def print_run(
         print_lines([f"hookline: {_how_to_see(run, left_out)}"], console)
 
 
-def print_sheet(sheet: Sheet, console: Console) -> None:
+def print_sheet(table: Sheet, console: Console) -> None:
     """Print a table.
 
     In a terminal that is too narrow, columns are left out and then long names folded; elsewhere
@@ -91,16 +90,29 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
     """
     width = console.width
     if console.is_terminal:
-        sheet = _fitting(sheet, console)
+        table = _fitting(table, console)
         console.width = max(_NARROWEST, width)
     else:
-        console.width = max(_WIDTH, _width(sheet, console))
-    console.print(draw(sheet))
+        console.width = max(_WIDTH, _width(table, console))
+    console.print(draw(table))
     console.width = width
 
 
-def print_lines(lines: Iterable[str], console: Console) -> None:
+def print_sheets(tables: Iterable[Sheet], file: Stream | None = None) -> None:
+    """Print tables.
+
+    Args:
+        tables: the tables.
+        file: where to; stdout by default.
+    """
+    console = console_for(file)
+    for table in tables:
+        print_sheet(table, console)
+
+
+def print_lines(lines: Iterable[str], console: Console | None = None) -> None:
     """Print text as it is, whatever its width."""
+    console = console or console_for()
     for line in lines:
         console.print(Text(line), soft_wrap=True)
 
@@ -123,7 +135,9 @@ def draw(sheet: Sheet) -> Group:
     return Group(*parts)
 
 
-def _console(file: Stream) -> Console:
+def console_for(file: Stream | None = None) -> Console:
+    """What prints to a file; to stdout by default."""
+    file = sys.stdout if file is None else file
     return Console(file=cast("IO[str]", file), highlight=False, emoji=False)
 
 
