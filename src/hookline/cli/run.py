@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import traceback
 from contextlib import AbstractContextManager
@@ -16,6 +17,7 @@ from hookline.cli.script import Program, ProgramError
 from hookline.report.formats import is_known
 
 if TYPE_CHECKING:
+    from hookline.record.live import Live
     from hookline.record.writer import Writer
 
 MEASURES = {
@@ -51,6 +53,7 @@ def _measures(command: Any) -> Any:
       hookline run --level both train.py  of modules, and of the functions in each
       hookline run -o run.hookline train.py        keep it, for hookline show
       hookline run --where 'encoder.**' train.py   only what is in the encoder
+      hookline run --live train.py        a line on the terminal meanwhile
     """,
 )
 @_measures
@@ -90,6 +93,11 @@ def _measures(command: Any) -> Any:
     metavar="DIR",
     help="A folder to write the run to, for TensorBoard.",
 )
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Show in the bottom line of the terminal how the run stands, while it goes on.",
+)
 @click.option("-m", "as_module", is_flag=True, help="The program is a module, not a file.")
 @click.argument("program", metavar="PROGRAM", type=click.UNPROCESSED)
 @click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
@@ -114,6 +122,7 @@ class Options:
     every: int
     outputs: tuple[str, ...]
     tensorboard: str | None
+    live: bool
 
     def check(self) -> None:
         """Refuse what can't be written, before the program runs.
@@ -175,15 +184,18 @@ class _Hooks:
 
         self._options = options
         self._report = outcome.report
-        self._writer = _writer(options, argv, self._say)
-        self._were_on = False
         # The program may put another stream in its place.
         self._stderr = sys.stderr
+        self._writer = _writer(options, argv, self._say)
+        self._live: Live | None = None
+        self._were_on = False
 
     def __enter__(self) -> Self:
         try:
             self._writer.start()
             self._were_on = True
+            if self._options.live:
+                self._live = _live(self._writer, self._stderr, self._say)
         except Exception as error:  # noqa: BLE001 (whatever our fault is)
             self._refuse(error)
         return self
@@ -194,12 +206,19 @@ class _Hooks:
         if not self._were_on:
             return
         try:
+            if self._live is not None:
+                self._end_live(self._live)
             kept = self._writer.close(error)
             if not isinstance(error, ProgramError):
                 _flush_stdout()
                 self._report(kept, self._options, self._stderr, self._say)
         except Exception:  # noqa: BLE001 (whatever our fault is)
             _say_fault(self._stderr, "could not make its report; the program is not affected")
+
+    def _end_live(self, live: Live) -> None:
+        fault = live.stop()
+        if fault is not None:
+            self._say(f"a fault of its own ended --live: {fault!r}")
 
     def _refuse(self, error: Exception) -> None:
         from hookline.errors import RunFileError
@@ -225,6 +244,25 @@ def _writer(options: Options, argv: list[str], say: Any) -> Writer:
     measures = Measures(**chosen, level=options.level, every=options.every)
     path = next(iter(options.files), None)
     return Writer(Recorder(measures, options.where), path, argv, say)
+
+
+def _live(writer: Writer, stderr: Any, say: Any) -> Live | None:
+    """The line on the terminal; of several processes the first one shows it."""
+    from hookline.record.live import Live
+    from hookline.record.ranks import Place
+
+    if Place.here().rank:
+        return None
+    try:
+        if os.environ.get("TERM") == "dumb" or not stderr.isatty():
+            say("--live needs a terminal, and stderr is none; the program runs without the line")
+            return None
+        live = Live(writer.glance, stderr)
+        live.start()
+    except Exception:  # noqa: BLE001 (whatever our fault is)
+        _say_fault(stderr, "could not start --live; the program runs without the line")
+        return None
+    return live
 
 
 def _flush_stdout() -> None:
