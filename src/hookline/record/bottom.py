@@ -43,7 +43,8 @@ class BottomLine:
             OSError: the terminal is gone.
         """
         before, self._lines = self._lines, os.get_terminal_size(self._terminal).lines
-        parts = [] if before == self._lines else self._moved(before)
+        # Where it was before nobody knows: terminals move their lines about when they are resized.
+        parts = [] if before == self._lines else [_SAVE, _WHOLE, _RESTORE, _MAKE_ROOM]
         if self._lines >= _FEWEST:
             # The region is set each time: a program may reset its terminal.
             region, line = f"\x1b[1;{self._lines - 1}r", f"\x1b[{self._lines};1H"
@@ -56,11 +57,6 @@ class BottomLine:
             if self._lines >= _FEWEST:
                 self._write([_SAVE, _WHOLE, f"\x1b[{self._lines};1H", _CLEAR, _RESTORE])
         os.close(self._terminal)
-
-    def _moved(self, before: int) -> list[str]:
-        """What makes room where the bottom is another line than before."""
-        old = [f"\x1b[{before};1H", _CLEAR] if _FEWEST <= before <= self._lines else []
-        return [_SAVE, _WHOLE, *old, _RESTORE, _MAKE_ROOM]
 
     def _write(self, parts: list[str]) -> None:
         # At once, so that nothing of the program comes in between.

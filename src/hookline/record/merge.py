@@ -94,10 +94,11 @@ def over_ranks(run: RunData) -> list[RankRow]:
 def stragglers(run: RunData) -> list[Straggler]:
     """The processes that take at least 1.2 times as long as the others.
 
-    What is compared is the own time of modules below the root, a call, of all calls that each of
-    the processes made: where processes wait for each other, all take as long as the slowest, but
-    they wait in the root's own time, which is where `DistributedDataParallel` works. The time must
-    be at least a hundredth of the run.
+    What is compared is the forward of the modules below the root: the own time of a call, of
+    modules that all of the processes called. The rest is where processes wait for each other, so
+    that the fast ones take as long as the slow one or longer: for gradients in the backward, for
+    sharded parameters at the begin of the root. The time lost must be at least a hundredth of the
+    run.
     """
     ranks = {rank.info.rank: rank for rank in run.ranks}
     of_all = {number: _own_times(rank) for number, rank in ranks.items()}
@@ -117,25 +118,27 @@ def remarks(run: RunData) -> list[str]:
 
 
 def _missing(run: RunData) -> Iterator[str]:
-    info = run.info
-    # The file of another than the first process is read for itself.
-    there = {rank.info.rank for rank in run.ranks}
-    missing = [str(rank) for rank in range(info.ranks) if rank not in there]
-    if missing and info.rank == 0 and run.ranks[0].path.name:
+    if run.missing:
+        ranks = ", ".join(map(str, run.missing))
         yield (
-            f"no file of rank {', '.join(missing)}: it ended before it wrote one, "
-            "or its file is on another machine"
+            f"there is no file of rank {ranks}: it ended before it wrote one, or the file is on "
+            "another machine; put the files of all ranks in one folder"
         )
 
 
 def _ended_early(run: RunData) -> Iterator[str]:
+    """Where they did not all end alike: those in trouble, the first that was first."""
     states = {rank.info.rank: rank.state for rank in run.ranks}
-    # Where all ended alike, the head of the report says how.
-    for rank in run.ranks if len(set(states.values())) > 1 else ():
-        state, info = states[rank.info.rank], rank.info
-        if state != "finished":
-            error = f": {info.error}" if info.error else ""
+    for info in sorted((rank.info for rank in run.ranks), key=lambda info: info.updated):
+        state = states[info.rank]
+        if state != "finished" and len(set(states.values())) > 1:
+            error = f": {first_line(info.error)}" if info.error else ""
             yield f"rank {info.rank}: {state} after {info.seconds:.1f} s{error}"
+
+
+def first_line(text: str) -> str:
+    """The first line of an error, which says what it is."""
+    return text.partition("\n")[0]
 
 
 def _lagging(run: RunData) -> Iterator[str]:
@@ -168,8 +171,8 @@ def _straggling(
 
 
 def _own_times(rank: Rank) -> dict[_Key, tuple[int, float]]:
-    """The calls and the own time of each, of what is below a root."""
-    rows = [row for row in rank.rows(TimeRow) if row.path and row.calls]
+    """The calls and the own time of each, of forwards below a root."""
+    rows = [r for r in rank.rows(TimeRow) if r.path and r.calls and r.direction == "forward"]
     # With both levels, the functions are a part of the modules' own time.
     level = "module" if any(row.level == "module" for row in rows) else "function"
     return {

@@ -6,7 +6,7 @@ import os
 import platform
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -68,10 +68,17 @@ class RunData:
 
     Args:
         ranks: its processes.
+        missing: the ranks of which no file was found.
+
+    Attributes:
+        missing: likewise.
     """
 
-    def __init__(self, ranks: Sequence[Rank]) -> None:
+    missing: tuple[int, ...] = ()
+
+    def __init__(self, ranks: Sequence[Rank], missing: Sequence[int] = ()) -> None:
         self._ranks: Final = tuple(ranks)
+        self.missing = tuple(missing)
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -99,13 +106,16 @@ def load(path: str | Path) -> RunData:
         RunFileError: there is no such file, it is no run, or it is of a newer version.
     """
     first = load_rank(Path(path))
-    return RunData([first, *_others(first)])
+    several = first.rows(RunRow) and first.info.rank == 0
+    expected = range(1, first.info.ranks) if several else range(0)
+    others = {rank.info.rank: rank for rank in _others(first, expected)}
+    missing = [number for number in expected if number not in others]
+    return RunData([first, *others.values()], missing)
 
 
-def _others(first: Rank) -> Iterator[Rank]:
+def _others(first: Rank, expected: Iterable[int]) -> Iterator[Rank]:
     """The other processes of a run, as far as there are files of them."""
-    ranks = first.info.ranks if first.rows(RunRow) and first.info.rank == 0 else 1
-    for number in range(1, ranks):
+    for number in expected:
         path = first.path.with_name(f"{first.path.name}.{number}")
         try:
             other = load_rank(path)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hookline.core.records import TimeRow
 from hookline.errors import HookValueError
-from hookline.record.merge import remarks
+from hookline.record.merge import first_line, remarks
 from hookline.record.rows import FaultRow, PassRow
 from hookline.record.runs import RunData
 from hookline.report.tables import TABLES
@@ -188,8 +188,9 @@ def _head(run: RunData) -> Iterator[str]:
     steps = f", {plural(info.steps, 'optimizer step')}" if info.steps else ""
     ranks = f", rank {info.rank} of {info.ranks}" if info.ranks > 1 else ""
     program = " ".join(info.program) or "run"
-    error = f" ({info.error})" if info.error else ""
-    yield f"{program}: {run.ranks[0].state} after {info.seconds:.1f} s{error}{steps}{ranks}"
+    yield f"{program}: {run.ranks[0].state} after {info.seconds:.1f} s{steps}{ranks}"
+    if info.error:
+        yield first_line(info.error)
     for root, rows in passes.items():
         modes = ", ".join(f"{row.passes:,} {row.mode}" for row in rows)
         yield f"{root}: {'pass' if sum(r.passes for r in rows) == 1 else 'passes'}: {modes}"
