@@ -109,7 +109,8 @@ def run(program: str, args: tuple[str, ...], *, as_module: bool, **options: Any)
     """
     found = Options(**options)
     found.check()
-    return Start(Program.from_args(program, args, as_module=as_module), found)
+    command = [*(["-m"] if as_module else []), program, *args]
+    return Start(Program.from_args(program, args, as_module=as_module), found, command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +151,31 @@ class Options:
 
 
 class Start:
-    """A program to be run under hooks."""
+    """A program to be run under hooks.
 
-    def __init__(self, program: Program, options: Options) -> None:
+    Args:
+        program: the program.
+        options: what is measured, and what becomes of it.
+        command: what the user called: the program and its arguments.
+    """
+
+    def __init__(self, program: Program, options: Options, command: list[str]) -> None:
         self._program = program
         self._options = options
+        self._command = command
 
     def start(self) -> None:
         """Run the program; what it raises comes out."""
         # First, with hookline's own search path: the program's folder may hold a `queue.py`.
-        hooks = _load_hooks(self._options, self._program.argv)
+        hooks = _load_hooks(self._options, self._command)
         self._program.prepare()
         self._program.run(around=hooks)
 
 
-def _load_hooks(options: Options, argv: list[str]) -> AbstractContextManager[object] | None:
+def _load_hooks(options: Options, command: list[str]) -> AbstractContextManager[object] | None:
     """Import and make what is needed; if that fails, the program runs without hooks."""
     try:
-        return _Hooks(options, argv)
+        return _Hooks(options, command)
     except Exception:  # noqa: BLE001 (whatever our fault is)
         _say_fault(sys.stderr, "could not load its hooks; the program runs without them")
         return None
@@ -179,23 +187,23 @@ class _Hooks:
     A fault of hookline's own never comes out of here: it is reported, and the program goes on.
     """
 
-    def __init__(self, options: Options, argv: list[str]) -> None:
+    def __init__(self, options: Options, command: list[str]) -> None:
         from hookline.cli import outcome
 
         self._options = options
         self._report = outcome.report
         # The program may put another stream in its place.
         self._stderr = sys.stderr
-        self._writer = _writer(options, argv, self._say)
-        self._live: Live | None = None
+        self._writer = _writer(options, command, self._say)
+        self._live = _live(self._writer, self._stderr, self._say) if options.live else None
         self._were_on = False
 
     def __enter__(self) -> Self:
         try:
             self._writer.start()
             self._were_on = True
-            if self._options.live:
-                self._live = _live(self._writer, self._stderr, self._say)
+            if self._live is not None:
+                self._live.start()
         except Exception as error:  # noqa: BLE001 (whatever our fault is)
             self._refuse(error)
         return self
@@ -235,7 +243,7 @@ class _Hooks:
             self._stderr.write(f"hookline: {text}\n")
 
 
-def _writer(options: Options, argv: list[str], say: Any) -> Writer:
+def _writer(options: Options, command: list[str], say: Any) -> Writer:
     from hookline.record.measures import Measures
     from hookline.record.run import Recorder
     from hookline.record.writer import Writer
@@ -243,7 +251,7 @@ def _writer(options: Options, argv: list[str], say: Any) -> Writer:
     chosen = dict.fromkeys(options.measures or ("time", "nonfinite"), True)
     measures = Measures(**chosen, level=options.level, every=options.every)
     path = next(iter(options.files), None)
-    return Writer(Recorder(measures, options.where), path, argv, say)
+    return Writer(Recorder(measures, options.where), path, command, say)
 
 
 def _live(writer: Writer, stderr: Any, say: Any) -> Live | None:
@@ -257,12 +265,10 @@ def _live(writer: Writer, stderr: Any, say: Any) -> Live | None:
         if os.environ.get("TERM") == "dumb" or not stderr.isatty():
             say("--live needs a terminal, and stderr is none; the program runs without the line")
             return None
-        live = Live(writer.glance, stderr)
-        live.start()
+        return Live(writer.glance, stderr)
     except Exception:  # noqa: BLE001 (whatever our fault is)
         _say_fault(stderr, "could not start --live; the program runs without the line")
         return None
-    return live
 
 
 def _flush_stdout() -> None:

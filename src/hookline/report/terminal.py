@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib import import_module
 from typing import IO, Final, Protocol, cast, runtime_checkable
 
@@ -30,6 +30,12 @@ NOTHING_CALLED: Final = (
 
 LINES: Final = 60
 """So many lines of a table are shown, where not all are asked for."""
+
+# Loaded with this file: at the end of a program, when its report is printed, Python would forget
+# that Ctrl-C ended it if code were compiled then, as dataclasses do.
+_SHEETS: Final[dict[str, Callable[[RunData], Iterable[Sheet]]]] = {
+    name: import_module(f"hookline.report.tables.{name}").sheets for name in TABLES
+}
 
 # The least that tables in a file or a pipe, which have no width, may use; and in a terminal.
 _WIDTH = 100
@@ -68,7 +74,7 @@ def print_run(
         HookValueError: there is no such table, or no table has such a column.
     """
     console = console_for(file)
-    sheets = [sheet for name in _chosen(tables) for sheet in _sheets(run, name)]
+    sheets = [sheet for name in _chosen(tables) for sheet in _SHEETS[name](run)]
     if sort:
         sheets = _sorted(sheets, sort)
     if not tables:
@@ -160,10 +166,6 @@ def _chosen(tables: Collection[str]) -> Collection[str]:
             msg = f"{name!r} is no table; choose from {', '.join(TABLES)}"
             raise HookValueError(msg)
     return [name for name in TABLES if name in tables] if tables else TABLES
-
-
-def _sheets(run: RunData, name: str) -> Iterator[Sheet]:
-    return import_module(f"hookline.report.tables.{name}").sheets(run)
 
 
 def _sorted(sheets: list[Sheet], column: str) -> list[Sheet]:
