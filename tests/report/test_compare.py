@@ -134,9 +134,7 @@ def test_of_what_came_and_went_the_topmost_is_told():
 
 def test_modules_that_never_run_any_more():
     """Not those that never did, nor those that are new."""
-    silent = [
-        Silent(path, "M", "not called", "why", ("T",), "Net") for path in ("a", "b", "new")
-    ]
+    silent = [Silent(path, "M", "not called", "why", ("T",), "Net") for path in ("a", "b", "new")]
     before = (*modules("", "a", "b"), silent[1])
     after = (*modules("", "a", "b", "new"), *silent)
     assert changes(before, after) == [("never called", "", "a"), ("new", "", "new")]

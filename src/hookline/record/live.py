@@ -93,7 +93,7 @@ class Live:
         since, before = self._latest[0]
         rate = (passes - before) / (now - since) if now > since else 0.0
         # In the last column some terminals go on to the next line.
-        return rendered(text_of(glance, rate, now - self._began), self._line.columns - 1)
+        return rendered(text_of(glance, rate, now - self._began), max(1, self._line.columns - 1))
 
 
 def text_of(glance: Glance, rate: float, seconds: float) -> Text:

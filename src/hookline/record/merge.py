@@ -175,9 +175,7 @@ def _own_times(rank: Rank) -> dict[_Key, tuple[int, float]]:
     rows = [r for r in rank.rows(TimeRow) if r.path and r.calls and r.direction == "forward"]
     # With both levels, the functions are a part of the modules' own time.
     level = "module" if any(row.level == "module" for row in rows) else "function"
-    return {
-        _key(row): (row.calls, row.self_time / row.calls) for row in rows if row.level == level
-    }
+    return {_key(row): (row.calls, row.self_time / row.calls) for row in rows if row.level == level}
 
 
 def _key(row: TimeRow | RankRow) -> _Key:

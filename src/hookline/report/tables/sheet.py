@@ -130,9 +130,7 @@ class Sheet:
             above = None if line.above is None else new[id(line.above)]
             values = list(compress(line.values, shown))
             new[id(line)] = replace(line, values=values, above=above)
-        return replace(
-            self, columns=list(compress(self.columns, shown)), lines=list(new.values())
-        )
+        return replace(self, columns=list(compress(self.columns, shown)), lines=list(new.values()))
 
     @property
     def _full(self) -> list[Line]:
