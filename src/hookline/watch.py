@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Self, TypeAlias
 
 from torch import nn
 
-from hookline.core.calls import Key, Pass
 from hookline.core.entry import EMPTY, Entry
-from hookline.core.handle import HookHandle
 from hookline.core.notes import add_detail
-from hookline.core.patterns import FunctionPattern
 from hookline.core.phases import Phase
 from hookline.core.records import Silent
-from hookline.core.registry import HookRegistry
+from hookline.core.registry import HookRegistry, discard_all
 from hookline.core.scope import HookObject, Renamed, entries_of, put_object
-from hookline.core.thread import local
 from hookline.errors import HookNameError, HookTypeError, HookValueError, SelectionError
-from hookline.functions.chosen import Chosen, register_chosen, remove_chosen
+from hookline.functions.chosen import Chosen, register_chosen
 from hookline.functions.hook import FunctionHook
 from hookline.modules.hook import ModuleHook
 from hookline.modules.places import registry_of
-from hookline.modules.silence import NO_GRADIENT, Reason, Reasons, function_not_called
 from hookline.modules.targets import which_are_seen
-from hookline.torch_base.paths import paths_in, roots
+from hookline.torch_base.paths import roots
 from hookline.torch_base.select import Where, check_model, patterns_of, selection_in
 from hookline.torch_base.selection import Choice, Selection, listed
-from hookline.torch_base.wrappers import class_names
+from hookline.watched import Watched
 
 _Named: TypeAlias = list[tuple[Any, str]]
 _FORWARD: Final = frozenset({Phase.FORWARD_PRE, Phase.FORWARD})
@@ -85,22 +80,6 @@ def watch(
     return Watch(model, hooks, where, prepend=prepend)
 
 
-class _Seat(NamedTuple):
-    """A selected module or function, held weakly."""
-
-    path: str
-    module: Key[nn.Module]
-    called: Key[nn.Module]
-    function: FunctionPattern | None
-    exact: bool
-
-    @property
-    def type(self) -> str:
-        """The class name of the module; empty once it is gone."""
-        module = self.module()
-        return "" if module is None else class_names[type(module)]
-
-
 class Watch:
     """Hooks on the selected modules of a model, until it is closed; `watch` gives it.
 
@@ -115,22 +94,16 @@ class Watch:
         *,
         prepend: bool = False,
     ) -> None:
-        self._placed: list[tuple[HookRegistry, Entry, Key[nn.Module]]] = []
-        self._handles: list[HookHandle] = []
-        self._chosen: list[tuple[str, Chosen]] = []
+        self._placed: list[tuple[HookRegistry, Entry]] = []
         named = _named(hooks)
         modules = [(hook, name) for hook, name in named if isinstance(hook, ModuleHook)]
         functions = [(hook, name) for hook, name in named if isinstance(hook, FunctionHook)]
         patterns = patterns_of(where)
-        self._root = roots.declare(check_model(model))
-        self._model = Key(model)
-        self._first_pass = 1 + max((p.number for p in self._passes()), default=-1)
-        choices = selection_in(model, self._root.seats, patterns).choices
+        root = roots.declare(check_model(model))
+        choices = selection_in(model, root.seats, patterns).choices
         seen = which_are_seen(choices)
         _check_levels(modules, functions, choices)
-        self._names = [name for _, name in modules]
-        self._seats = [_Seat(p, Key(m), Key(called), f, e) for p, m, called, f, e in choices]
-        self._entries: list[list[Entry]] = [[] for _ in choices]
+        self._watched = Watched(model, choices, [name for _, name in modules])
         try:
             if modules:
                 self._put_on_modules(modules, choices, seen, prepend=prepend)
@@ -146,8 +119,8 @@ class Watch:
         if prepend:
             makers.reverse()
         placed = self._placed
-        for (path, _, module, function, _), is_seen, seat, entries in zip(
-            choices, seen, self._seats, self._entries, strict=True
+        for (path, module, _, function, _), is_seen, seat in zip(
+            choices, seen, self._watched.seats, strict=True
         ):
             if not is_seen or function is not None:
                 continue
@@ -158,14 +131,15 @@ class Watch:
                     raise HookNameError(msg)
                 entry = make()
                 put_object(registry, entry, module, prepend=prepend)
-                entries.append(entry)
-                placed.append((registry, entry, seat.called))
+                seat.entries.append(entry)
+                placed.append((registry, entry))
 
     def _put_on_functions(self, hooks: _Named, choices: Sequence[Choice], *, prepend: bool) -> None:
         for hook, name in reversed(hooks) if prepend else hooks:
             chosen = Chosen(choices)
-            self._handles.append(register_chosen(hook, name, chosen, prepend=prepend))
-            self._chosen.append((name, chosen))
+            handle = register_chosen(hook, name, chosen, prepend=prepend)
+            self._placed.append((handle.registry, handle.entry))
+            self._watched.chosen.append((name, chosen))
 
     @property
     def selection(self) -> Selection:
@@ -174,24 +148,12 @@ class Watch:
         Raises:
             HookValueError: the model is gone.
         """
-        model = self._model()
-        if model is None:
-            msg = f"the model of {self!r} is gone"
-            raise HookValueError(msg)
-        alive = ((seat, seat.module(), seat.called()) for seat in self._seats)
-        return Selection(
-            model,
-            [
-                Choice(seat.path, module, called, seat.function, seat.exact)
-                for seat, module, called in alive
-                if module is not None and called is not None
-            ],
-        )
+        return self._watched.selection()
 
     @property
     def closed(self) -> bool:
         """Whether its hooks were removed."""
-        return not self._placed and not self._handles
+        return not self._placed
 
     def close(self) -> None:
         """Remove the hooks, the last one first; a second call does nothing.
@@ -199,25 +161,8 @@ class Watch:
         Raises:
             BaseException: the first that a hook's `deleted` raised, once all hooks are gone.
         """
-        handles, self._handles = self._handles, []
         placed, self._placed = self._placed, []
-        errors: list[BaseException] = []
-        for handle in reversed(handles):
-            try:
-                remove_chosen(handle)
-            except BaseException as error:  # noqa: BLE001 - all others are removed first
-                errors.append(error)
-        for registry, entry, key in reversed(placed):
-            if entry.alive:
-                try:
-                    entry.hook.deleted(key())
-                except BaseException as error:  # noqa: BLE001 - as above
-                    errors.append(error)
-                registry.discard(entry)
-        for another in errors[1:]:
-            add_detail(errors[0], f"another hook's deleted raised {another!r}")
-        if errors:
-            raise errors[0]
+        discard_all(placed)
 
     def _close_after(self, error: BaseException) -> None:
         try:
@@ -239,7 +184,7 @@ class Watch:
 
     # The default is there still when the interpreter shuts down and modules are emptied.
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        if any(h.active for h in self._handles) or any(e.alive for _, e, _ in self._placed):
+        if any(entry.alive for _, entry in self._placed):
             warn(f"{self!r} was collected while open; its hooks are removed", ResourceWarning)
         self.close()
 
@@ -258,74 +203,12 @@ class Watch:
             >>> [(row.path, row.type, row.cause) for row in watched.silent()]
             [('out_proj', 'NonDynamicallyQuantizableLinear', 'fused')]
         """
-        model = self._model()
-        ran = self._ran()
-        reasons = Reasons(model, {} if model is None else paths_in(model), ran)
-        found: dict[tuple[int, Reason], list[str]] = {}
-        for place, seat in enumerate(self._seats):
-            for name, reason in (
-                *self._without_events(place, seat, ran, reasons),
-                *self._without_functions(place, seat, ran, reasons),
-            ):
-                found.setdefault((place, reason), []).append(name)
-        return [
-            Silent(
-                self._seats[place].path,
-                self._seats[place].type,
-                *reason,
-                tuple(names),
-                self._root.name,
-            )
-            for (place, reason), names in found.items()
-        ]
-
-    def _without_events(
-        self, place: int, seat: _Seat, ran: set[object], reasons: Reasons
-    ) -> Iterator[tuple[str, Reason]]:
-        """The module hooks that never ran at a seat, and why."""
-        if seat.function is not None:
-            return
-        entries = self._entries[place]
-        for name in self._names if not entries else ():
-            yield name, reasons.of(seat.path, seat.module())
-        for entry in entries:
-            if not entry.fired:
-                late = seat.called in ran and _FORWARD.isdisjoint(entry.phases)
-                yield entry.name, NO_GRADIENT if late else reasons.of(seat.path, seat.module())
-
-    def _without_functions(
-        self, place: int, seat: _Seat, ran: set[object], reasons: Reasons
-    ) -> Iterator[tuple[str, Reason]]:
-        """The function hooks that never ran at a seat, and why."""
-        for name, chosen in self._chosen:
-            called = chosen.called_by(seat.called)
-            if chosen.targets[place].fired or (seat.function is None and seat.called in ran):
-                continue
-            if seat.function is not None and seat.called in ran:
-                yield name, function_not_called(seat.function, called)
-            else:
-                path = seat.path if seat.function is None else seat.path.rpartition(":")[0]
-                yield name, reasons.of(path, seat.module())
-
-    def _ran(self) -> set[object]:
-        """The modules that are known to have run while it was open."""
-        ran: set[object] = {
-            seat.called
-            for seat, entries in zip(self._seats, self._entries, strict=True)
-            if any(entry.fired for entry in entries)
-            or any(chosen.called_by(seat.called) for _, chosen in self._chosen)
-        }
-        ran.update(*(p.starts for p in self._passes() if p.number >= self._first_pass))
-        return ran | {seat.module for seat in self._seats if seat.called in ran}
-
-    def _passes(self) -> list[Pass]:
-        """The latest passes of the model in this thread."""
-        return [p for p in local.thread.passes if p.root is self._root]
+        return self._watched.silent()
 
     def __repr__(self) -> str:
-        names = ", ".join(dict.fromkeys((*self._names, *(name for name, _ in self._chosen))))
         state = "closed" if self.closed else "open"
-        return f"<Watch of {self._root.name}, {state}: {names} at {len(self._seats)} places>"
+        names, places = ", ".join(self._watched.names), len(self._watched.seats)
+        return f"<Watch of {self._watched.root.name}, {state}: {names} at {places} places>"
 
 
 def _named(hooks: Iterable[object]) -> _Named:

@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from hookline.core.phases import Phase
-from hookline.core.registry import HookRegistry
-from hookline.core.scope import HookObject, entry_of, register_object, remove_object
+from hookline.core.registry import HookRegistry, discard_all
+from hookline.core.scope import HookObject, entry_of, register_object
 from hookline.core.switch import Switch
 from hookline.core.thread import local
 from hookline.errors import HooklineError, HookNameError, HookTypeError
@@ -49,6 +49,10 @@ class Plain(Level):
         self.told.append((what, target))
         if what in self.fail_in:
             raise ZeroDivisionError(what)
+
+
+class Target:
+    """Something that a hook is put on."""
 
 
 def scoped():
@@ -297,11 +301,77 @@ def test_c4_something_else_than_a_hook_is_refused(given, message):
 
 def test_c3_hooks_on_one_place_are_told_of_it():
     """`added` and `deleted` get the module or function that the hook was put on."""
-    registry, hook, target = HookRegistry(Switch()), Plain(), object()
+    registry, hook, target = HookRegistry(Switch()), Plain(), Target()
     handle = register_object(registry, entry_of(hook, Level, "name"), target)
-    remove_object(handle, target)
+    handle.remove()
+    handle.remove()
 
     assert hook.told == [("added", target), ("deleted", target)]
+    assert len(registry) == 0
+
+
+@pytest.mark.parametrize(
+    "remove",
+    [
+        lambda handle: handle.remove(),
+        lambda handle: handle.__exit__(),
+        lambda handle: handle.registry.discard(handle.entry),
+        lambda handle: handle.registry.clear(),
+        lambda handle: handle.registry.__del__(),
+        lambda handle: discard_all([(handle.registry, handle.entry)]),
+    ],
+    ids=["remove", "with", "discard", "clear", "collected", "discard_all"],
+)
+def test_c3_a_hook_is_told_in_whatever_way_it_is_removed(remove):
+    """`deleted` is called once, while the hook is there still."""
+    registry, target, told = HookRegistry(Switch()), Target(), []
+
+    class Sees(Level):
+        def forward_preprocess(self, call): ...
+
+        def deleted(self, target):
+            told.append((target, len(registry)))
+
+    handle = register_object(registry, entry_of(Sees(), Level, "name"), target)
+    remove(handle)
+    handle.remove()
+
+    assert told == [(target, 1)]
+    assert len(registry) == 0
+
+
+def test_c3_a_hook_on_what_is_gone_is_told_so():
+    """The registration keeps no target alive; None stands for one that is gone."""
+    registry, hook, target = HookRegistry(Switch()), Plain(), Target()
+    handle = register_object(registry, entry_of(hook, Level, "name"), target)
+    hook.told.clear()
+    del target
+    handle.remove()
+
+    assert hook.told == [("deleted", None)]
+
+
+def test_c3_clearing_removes_all_also_if_deleted_raises():
+    """The first error comes out, the others are details of it."""
+    registry = HookRegistry(Switch())
+    hooks = [Plain(["deleted"]), Plain(), Plain(["deleted"])]
+    for number, hook in enumerate(hooks):
+        register_object(registry, entry_of(hook, Level, str(number)), None)
+    with pytest.raises(ZeroDivisionError) as caught:
+        registry.clear()
+
+    assert len(registry) == 0
+    assert len(caught.value.__notes__) == 1
+    assert [hook.told[-1] for hook in hooks] == [("deleted", None)] * 3
+
+
+def test_r12_a_forked_child_tells_nobody():
+    """What was registered in the parent is dropped without a word."""
+    registry, hook = HookRegistry(Switch()), Plain()
+    register_object(registry, entry_of(hook, Level, "name"), None)
+    registry.forget()
+
+    assert hook.told == [("added", None)]
     assert len(registry) == 0
 
 
@@ -309,6 +379,6 @@ def test_c3_a_hook_that_cannot_be_added_is_not_registered():
     """If `added` raises, the place is as before."""
     registry = HookRegistry(Switch())
     with pytest.raises(ZeroDivisionError):
-        register_object(registry, entry_of(Plain(["added"]), Level, "name"), object())
+        register_object(registry, entry_of(Plain(["added"]), Level, "name"), Target())
 
     assert len(registry) == 0

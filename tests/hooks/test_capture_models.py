@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -87,7 +89,7 @@ def test_outputs_are_the_models_hidden_states(make):
     assert sorted(acts) == sorted(paths)
 
 
-@pytest.mark.parametrize("make", [gpt2, llama, bert])
+@pytest.mark.parametrize("make", MODELS)
 def test_gradients_are_those_of_autograd(make):
     torch.manual_seed(0)
     model, inputs, paths = make()
@@ -100,6 +102,45 @@ def test_gradients_are_those_of_autograd(make):
 
     for path, gradient in zip(paths, expected, strict=True):
         assert torch.equal(tensor_of(acts[path].grad), gradient), path
+
+
+@pytest.mark.parametrize("activation", ["relu", "hardswish", "silu", "leaky_relu_"])
+def test_in_place_activations_after_the_captured_layer(activation):
+    """Outputs and gradients are those of the same network with nothing in place."""
+
+    class Net(nn.Module):
+        def __init__(self, *, inplace):
+            super().__init__()
+            self.conv, self.norm, self.head = (
+                nn.Conv2d(1, 4, 3),
+                nn.BatchNorm2d(4),
+                nn.Conv2d(4, 2, 3),
+            )
+            self.inplace, self.kept = inplace, []
+
+        def keep(self, value):
+            self.kept.append(value)
+            return value
+
+        def act(self, x):
+            if activation == "leaky_relu_":
+                return F.leaky_relu_(x, 0.1) if self.inplace else F.leaky_relu(x, 0.1)
+            return getattr(F, activation)(x, inplace=self.inplace)
+
+        def forward(self, x):
+            x = self.act(self.keep(self.conv(x)))
+            x = self.act(self.keep(self.norm(x)))
+            return self.act(self.keep(self.head(x)))
+
+    torch.manual_seed(0)
+    plain, model, x = Net(inplace=False), Net(inplace=True), torch.randn(2, 1, 8, 8)
+    model.load_state_dict(plain.state_dict())
+    expected = torch.autograd.grad(plain(x).square().sum(), plain.kept)
+    with capture(model, "conv", "norm", "head") as acts:
+        model(x).square().sum().backward()
+    for path, value, gradient in zip(acts, plain.kept, expected, strict=True):
+        assert torch.equal(acts[path].output, value)
+        assert torch.equal(acts[path].grad, gradient)
 
 
 def test_r2_capturing_changes_nothing():

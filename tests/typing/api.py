@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, assert_type
 
 import torch
@@ -21,8 +22,20 @@ from hookline import (
     ModuleHook,
     Phase,
     Registration,
+    edits,
+    function_hooks,
+    module_hooks,
 )
-from hookline.core.records import FlopRow, MemoryRow, Silent, TimeRow, UncountedRow
+from hookline.core.records import (
+    FlopRow,
+    MemoryRow,
+    NonFiniteRow,
+    ParameterRow,
+    Silent,
+    StatsRow,
+    TimeRow,
+    UncountedRow,
+)
 
 linear = nn.Linear(2, 2)
 layer, hooks = hookline.with_hooks(linear)
@@ -93,7 +106,58 @@ with hookline.watch(
     assert_type(watched, hookline.Watch)
     assert_type(watched.silent(), list[Silent])
 hookline.watch(linear, Watcher(), where=selection, prepend=True).close()
+assert_type(watched.selection, hookline.Selection)
+assert_type(selection.assert_count(2), hookline.Selection)
+assert_type(selection.where(lambda path, module: path != ""), hookline.Selection)
+hookline.select(linear, 3)  # pyright: ignore[reportArgumentType]
 hookline.watch(linear, "no hook")  # pyright: ignore[reportArgumentType]
+
+with hookline.capture(
+    linear, "act", ":relu[0]", what=("output", "grad"), calls="last", limit=2**20, overflow="oldest"
+) as acts:
+    assert_type(acts, hookline.Capture)
+    assert_type(acts["act"], hookline.Captured)
+    assert_type(acts["act"].first, hookline.CapturedCall)
+    assert_type(acts["act"].leaves("grad"), dict[str, Tensor])
+    assert_type(acts.in_pass(0), hookline.Captures)
+    assert_type(acts.silent(), list[Silent])
+    assert_type(acts.nbytes, int)
+hookline.capture(linear, what="outputs")  # pyright: ignore[reportArgumentType]
+hookline.capture(linear, copies=True)  # pyright: ignore[reportCallIssue]
+assert_type(hookline.load_capture("acts.safetensors"), hookline.Captures)
+
+edit = edits.add(torch.ones(2), on="output[0]", at=(slice(None), 3), calls={0, 2})
+assert_type(edit, hookline.Edit)
+assert_type(edit(torch.ones(2)), Tensor)
+with hookline.patch(
+    linear, {"act": [edit, edits.clamp(min=0)], nn.Linear: lambda t: t * 2, ":add": 0.0}, first=True
+) as patched:
+    assert_type(patched, hookline.Patch)
+    assert_type(patched.edits[0].path, str)
+    assert_type(patched.edits[0].edit, hookline.Edit)
+    assert_type(patched.silent(), list[Silent])
+edits.scale("twice")  # pyright: ignore[reportArgumentType]
+edits.zero(calls="first")  # pyright: ignore[reportArgumentType]
+
+assert_type(hookline.attention(linear, calls="first")["attn"].output, Any)
+
+with module_hooks.StatsHook(every=10, scaler=torch.amp.GradScaler("cpu")) as stats:
+    assert_type(stats, module_hooks.StatsHook)
+    assert_type(stats.rows(), list[StatsRow])
+    assert_type(stats.parameter_rows(), list[ParameterRow])
+assert_type(function_hooks.StatsHook().rows(), list[StatsRow])
+for level in (module_hooks.NonFiniteHook, function_hooks.NonFiniteHook):
+    nonfinite = level("warn", backward=False, allow=["act", nn.Softmax])
+    assert_type(nonfinite.first, NonFiniteRow | None)
+    assert_type(nonfinite.rows(), list[NonFiniteRow])
+module_hooks.NonFiniteHook("ignore")  # pyright: ignore[reportArgumentType]
+assert_type(module_hooks.CaptureHook(calls="first").captured["act"], hookline.Captured)
+assert_type(module_hooks.PatchHook(edits.zero(), first=True).edits, tuple[hookline.Edit, ...])
+module_hooks.PrintHook(sys.stderr)
+module_hooks.RangeHook(nvtx=False)
+function_hooks.RangeHook()
+function_hooks.AttentionHook(reduce=lambda weights: weights.mean(1))
+
 node = FunctionNode(torch.relu)
 node.add_hook(Functions())
 hookline.Typo  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnusedExpression]

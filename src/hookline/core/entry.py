@@ -41,6 +41,7 @@ class Entry:
         "alive",
         "always",
         "callbacks",
+        "farewell",
         "fired",
         "gradient",
         "hook",
@@ -89,6 +90,8 @@ class Entry:
         """Whether the hook runs in a phase of the backward."""
         self.alive = True
         """False as soon as the hook is removed; looked at before every call of it."""
+        self.farewell: Callable[[], object] | None = None
+        """Called once, just before the hook is removed, in whatever way that happens."""
         self.fired = False
         """Whether it was ever called in an event."""
 

@@ -45,7 +45,10 @@ class HookHandle(StaysHere):
         return self.entry.alive
 
     def remove(self) -> None:
-        """Remove the hook; it is never called again. A second call does nothing."""
+        """Remove the hook; it is never called again. A second call does nothing.
+
+        A hook object's `deleted` is called first; what it raises comes out, and the hook is gone.
+        """
         self.registry.discard(self.entry)
 
     def __enter__(self) -> Self:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
 from hookline.core.handle import HookHandle
+from hookline.core.notes import add_detail
 from hookline.core.switch import Switch, lock
 from hookline.core.travel import StaysHere
 from hookline.errors import HookNameError
@@ -22,22 +23,33 @@ class HookRegistry(StaysHere):
     Args:
         switch: held while the registry has entries, so that what they need is on just then.
         inner: the registry of the wrapped layer, where this is that of a wrapper.
+        changed: told of each hook that comes or goes, but hook objects.
 
     Attributes:
         wrapped: whether it is the `inner` of another: its hooks run there, even where the layer
             object itself is gone.
     """
 
-    __slots__ = ("__weakref__", "inner", "lineup", "switch", "wrapped")
+    __slots__ = ("__weakref__", "changed", "inner", "lineup", "switch", "wrapped")
 
-    def __init__(self, switch: Switch, inner: HookRegistry | None = None) -> None:
+    def __init__(
+        self,
+        switch: Switch,
+        inner: HookRegistry | None = None,
+        changed: Callable[[Entry], None] | None = None,
+    ) -> None:
         self.switch = switch
-        self.inner = inner
+        self.changed = changed
         self.wrapped = False
-        if inner is not None:
-            inner.wrapped = True
+        self.wrap(inner)
         self.lineup: Lineup = EMPTY
         """What is registered now; replaced, never changed."""
+
+    def wrap(self, inner: HookRegistry | None) -> None:
+        """Be the registry of a wrapper of what another is the registry of."""
+        self.inner = inner
+        if inner is not None:
+            inner.wrapped = True
 
     def add(self, entry: Entry, *, prepend: bool = False) -> HookHandle:
         """Register an entry behind the others, or in front of them with `prepend`.
@@ -59,9 +71,23 @@ class HookRegistry(StaysHere):
                 raise HookNameError(msg)
             self.lineup = Lineup((entry, *entries) if prepend else (*entries, entry))
             demand.change(entry, 1)
+        self._tell(entry)
 
     def discard(self, entry: Entry) -> None:
-        """Remove an entry at once; does nothing if it is not here any more."""
+        """Remove an entry at once; does nothing if it is not here any more.
+
+        Raises:
+            BaseException: what the hook's `deleted` raised; it is gone all the same.
+        """
+        with lock:
+            farewell, entry.farewell = entry.farewell, None
+        try:
+            if farewell is not None:
+                farewell()
+        finally:
+            self._drop(entry)
+
+    def _drop(self, entry: Entry) -> None:
         with lock:
             if not entry.alive:
                 return
@@ -73,11 +99,21 @@ class HookRegistry(StaysHere):
                 self.switch.release(self)
             else:
                 self.lineup = Lineup(e for e in entries if e is not entry)
+        self._tell(entry)
+
+    # Outside of the lock: whoever is told may wait for a thread that waits for it.
+    def _tell(self, entry: Entry) -> None:
+        if self.changed is not None and not entry.paired:
+            self.changed(entry)
 
     def clear(self) -> None:
-        """Remove every entry."""
+        """Remove every entry; see `discard_all`."""
+        discard_all((self, entry) for entry in self.lineup.entries)
+
+    def forget(self) -> None:
+        """Remove every entry, in a forked child: no hook there is told of it."""
         for entry in self.lineup.entries:
-            self.discard(entry)
+            self._drop(entry)
 
     def named(self) -> dict[str, Entry]:
         """The entries that are registered by name, in order."""
@@ -106,3 +142,21 @@ class HookRegistry(StaysHere):
     def __repr__(self) -> str:
         names = ", ".join(entry.name for entry in self.lineup.entries)
         return f"<HookRegistry: {names or 'empty'}>"
+
+
+def discard_all(registered: Iterable[tuple[HookRegistry, Entry]]) -> None:
+    """Remove entries, the last one first; none stays because another one's `deleted` raises.
+
+    Raises:
+        BaseException: the first that a hook's `deleted` raised, with the others as its details.
+    """
+    errors: list[BaseException] = []
+    for registry, entry in reversed(list(registered)):
+        try:
+            registry.discard(entry)
+        except BaseException as error:  # noqa: BLE001 - all others are removed first
+            errors.append(error)
+    for another in errors[1:]:
+        add_detail(errors[0], f"another hook's deleted raised {another!r}")
+    if errors:
+        raise errors[0]

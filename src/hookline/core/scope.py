@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
+from weakref import ref
 
 from hookline.core.entry import Entry
 from hookline.core.handle import HookHandle
@@ -34,6 +35,8 @@ class HookObject:
         retain_inputs: True for a function hook that wants inputs kept for the backward.
         operator_mode: a torch dispatch mode that sees the operators inside the hook's calls. The
             engine keeps it on the thread while they run, forward and backward.
+        changes: True for a hook that is there to change what flows, of which a warning says where
+            it cannot, as in a program that is being recorded.
         phases: the phases that an instance takes part in, where not in all whose callbacks its
             class overrides.
     """
@@ -44,6 +47,7 @@ class HookObject:
     joint: bool = False
     retain_inputs: bool = False
     operator_mode: Any = None
+    changes: bool = False
     watched_phases: Collection[Phase] | None = None
     level: ClassVar[type[HookObject]]
     """The base class of the hook's level, whose callbacks are empty."""
@@ -59,7 +63,11 @@ class HookObject:
         """Called once registered: with None for a scope, else with the module or function."""
 
     def deleted(self, target: Any) -> None:
-        """Called before it is removed: with None for a scope, else the module or function."""
+        """Called before it is removed: with None for a scope, else the module or function.
+
+        Once for each `added`, in whatever way it is removed; with None also for a module that is
+        gone. Only a forked child, where nothing is on, tells nobody.
+        """
 
     def opened(self) -> None:
         """Called in its thread when a scope of the hook has been opened there."""
@@ -173,20 +181,18 @@ def put_object(
     registry: HookRegistry, entry: Entry, target: object, *, prepend: bool = False
 ) -> None:
     """Register a hook object as `register_object` does, without a handle."""
+    entry.farewell = partial(_tell, entry.hook, None if target is None else ref(target))
     registry.put(entry, prepend=prepend)
     try:
         entry.hook.added(target)
     except BaseException:
+        entry.farewell = None
         registry.discard(entry)
         raise
 
 
-def remove_object(handle: HookHandle, target: object) -> None:
-    """Tell a hook object and remove it; if `deleted` raises, it is gone all the same."""
-    try:
-        handle.hook.deleted(target)
-    finally:
-        handle.remove()
+def _tell(hook: HookObject, target: ref[Any] | None) -> None:
+    hook.deleted(None if target is None else target())
 
 
 def enter(hook: HookObject, name: str) -> None:
@@ -197,7 +203,7 @@ def enter(hook: HookObject, name: str) -> None:
     try:
         hook.opened()
     except BaseException:
-        remove_object(handle, None)
+        handle.remove()
         raise
 
 
@@ -211,7 +217,7 @@ def leave(hook: HookObject) -> None:
             if len(handles) == 1:
                 hook.closed()
         finally:
-            remove_object(handles[-1], None)
+            handles[-1].remove()
         return
     if thread.forked:
         return  # the scope was opened in the parent process

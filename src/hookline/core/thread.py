@@ -102,8 +102,8 @@ class Thread:
 
     def forget(self) -> None:
         """Drop the hooks and passes, in a forked child; what runs there goes on and ends."""
-        self.modules.clear()
-        self.functions.clear()
+        self.modules.forget()
+        self.functions.forget()
         self.passes.clear()
         self.running = None
         self.busy = False

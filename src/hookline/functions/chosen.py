@@ -10,7 +10,7 @@ from torch import nn
 from hookline.core.calls import Key
 from hookline.core.entry import Callback, Entry
 from hookline.core.handle import HookHandle
-from hookline.core.scope import entry_of, register_object, remove_object
+from hookline.core.scope import entry_of, register_object
 from hookline.errors import HookNameError
 from hookline.functions.hook import FunctionHook
 from hookline.functions.places import everywhere
@@ -100,8 +100,26 @@ class Chosen:
         return next((self._callers[key].targets[0].path for key in both), None)
 
 
-_open: Final[dict[Entry, tuple[str, Chosen]]] = {}
-"""What is registered now, under which name and for what."""
+class _ChosenEntry(Entry):
+    """The registration of a hook for chosen functions."""
+
+    __slots__ = ("chosen",)
+
+    def __init__(self, hook: FunctionHook, name: str, chosen: Chosen) -> None:
+        plain = entry_of(hook, FunctionHook, None)
+        # No key: to scoped hooks of the same name it gives no way, since they see other functions
+        # too.
+        super().__init__(
+            hook,
+            {phase: _guarded(chosen, callback) for phase, callback in plain.callbacks.items()},
+            name=name,
+            paired=True,
+            aborted=None if plain.aborted is None else _guarded(chosen, plain.aborted),
+            retains=plain.retains,
+            timed=plain.timed,
+            mode=plain.mode,
+        )
+        self.chosen: Final = chosen
 
 
 def register_chosen(
@@ -118,37 +136,14 @@ def register_chosen(
     Raises:
         HookNameError: the name is taken.
     """
-    for other_name, other in _open.values():
-        path = chosen.shared_with(other) if other_name == name else None
+    for other in everywhere.lineup.entries:
+        if not isinstance(other, _ChosenEntry) or other.name != name:
+            continue
+        path = chosen.shared_with(other.chosen)
         if path is not None:
             msg = f"Hook {name} already exists for functions at {path!r}"
             raise HookNameError(msg)
-    entry = _entry(hook, name, chosen)
-    handle = register_object(everywhere, entry, None, prepend=prepend)
-    _open[entry] = (name, chosen)
-    return handle
-
-
-def remove_chosen(handle: HookHandle) -> None:
-    """Undo `register_chosen`; `deleted(None)` is called."""
-    _open.pop(handle.entry, None)
-    if handle.active:
-        remove_object(handle, None)
-
-
-def _entry(hook: FunctionHook, name: str, chosen: Chosen) -> Entry:
-    # No key: to scoped hooks of the same name it gives no way, since they see other functions too.
-    plain = entry_of(hook, FunctionHook, None)
-    return Entry(
-        hook,
-        {phase: _guarded(chosen, callback) for phase, callback in plain.callbacks.items()},
-        name=name,
-        paired=True,
-        aborted=None if plain.aborted is None else _guarded(chosen, plain.aborted),
-        retains=plain.retains,
-        timed=plain.timed,
-        mode=plain.mode,
-    )
+    return register_object(everywhere, _ChosenEntry(hook, name, chosen), None, prepend=prepend)
 
 
 def _guarded(chosen: Chosen, callback: Callback) -> Callback:

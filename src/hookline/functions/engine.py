@@ -18,6 +18,7 @@ from hookline.functions.places import lineup_of
 from hookline.functions.record import mark_outputs, note_outputs
 from hookline.torch_base.modes import dispatch_modes
 from hookline.torch_base.private import sequence_number
+from hookline.torch_base.recording import left_out, recorded_by
 from hookline.torch_base.tree import tensors
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ def run_function(
         thread: the thread's state.
         node: the `FunctionNode` through which it is called, if it is.
     """
+    recorder = recorded_by()
+    if recorder:
+        left_out("functions", lineup.entries, recorder)
+        return func(*args, **kwargs)
     timed = demand.clock
     if timed:
         thread.clock.freeze()

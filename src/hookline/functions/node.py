@@ -9,9 +9,8 @@ from typing import Any, Final
 import torch
 
 from hookline.core.entry import EMPTY
-from hookline.core.handle import HookHandle
 from hookline.core.registry import HookRegistry
-from hookline.core.scope import entry_of, register_object, remove_object
+from hookline.core.scope import entry_of, register_object
 from hookline.core.thread import module_switch
 from hookline.errors import HookNameError, HookTypeError
 from hookline.functions.engine import run_function
@@ -88,7 +87,7 @@ class FunctionNode:
         if entry is None:
             msg = f"Hook {name} does not exist"
             raise HookNameError(msg)
-        remove_object(HookHandle(entry, self.registry), self)
+        self.registry.discard(entry)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, with its hooks and the thread's."""

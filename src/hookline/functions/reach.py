@@ -103,7 +103,7 @@ everywhere.switch.connect(_all_threads.on, _all_threads.off)
 
 def _forget_in_child() -> None:
     """In a forked child nothing of ours is on; its one thread is cleared by the module engine."""
-    everywhere.clear()
+    everywhere.forget()
     _custom_switch.reset()
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
-from weakref import WeakMethod
+from typing import Any, Final
+from weakref import WeakMethod, WeakSet
 
 import torch
 from torch.optim.optimizer import (
@@ -52,6 +53,7 @@ class StepWatch:
     def open(self) -> None:
         """Tell of steps from now on."""
         if not self._handles:
+            _open.add(self)
             self._handles.append(register_optimizer_step_pre_hook(self._before))
             if self._after is not None:
                 self._handles.append(register_optimizer_step_post_hook(self._after))
@@ -63,6 +65,18 @@ class StepWatch:
 
     def __del__(self) -> None:
         self.close()
+
+
+_open: Final[WeakSet[StepWatch]] = WeakSet()
+
+
+def _forget_in_child() -> None:
+    """In a forked child nothing is told of steps."""
+    for watch in list(_open):
+        watch.close()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _weakly(method: Callable[[Any], None]) -> Callable[..., None]:

@@ -15,7 +15,7 @@ from hookline.core.notes import control_flow
 from hookline.core.patterns import FunctionPattern
 from hookline.core.phases import Phase
 from hookline.errors import CaptureError, HookTypeError, HookValueError
-from hookline.hooks.captured import KINDS, CapturedCall, What
+from hookline.hooks.captured_call import KINDS, CapturedCall, What
 from hookline.hooks.keep import Keep
 from hookline.hooks.store import Calls, Captures, Overflow, Store
 
@@ -168,7 +168,7 @@ class Capturing:
         if self._takes_input and call in self._pending:
             captured.put("input", *self._pending.pop(call))
         if self._takes_output:
-            if bare and self._keep.plain:
+            if type(out) is Tensor and self._keep.plain:
                 captured.values["output"] = out.detach().clone()
             else:
                 kept = self._kept(out)

@@ -44,7 +44,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], Finding] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may remove the hook while it is held
         self.latest: dict[str, Pass] = {}
 
     def add(self, call: Call, row: NonFiniteRow) -> tuple[Finding, bool]:

@@ -21,6 +21,7 @@ from hookline.hooks.patching import Placed
 from hookline.torch_base.paths import paths_in
 from hookline.torch_base.select import Pattern, check_model, selection_in
 from hookline.torch_base.selection import Choice, Selection, distinct
+from hookline.torch_base.wrappers import class_names
 from hookline.watch import Watch, watch
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class PatchedEdit(NamedTuple):
 class Patch:
     """Edits of what flows through a model, until it is closed; `patch` gives it."""
 
-    def __init__(self, rows: Iterable[PatchedEdit], watches: Iterable[Watch]) -> None:
-        self._rows: Final = list(rows)
+    def __init__(self, placed: Iterable[Placed], watches: Iterable[Watch]) -> None:
+        self._placed: Final = list(placed)
         self._watches: Final = list(watches)
         self._open: Final = ExitStack()
         for watching in self._watches:
@@ -58,7 +59,7 @@ class Patch:
     @property
     def edits(self) -> list[PatchedEdit]:
         """The edits with what they change, in the order in which they are made there."""
-        return list(self._rows)
+        return [PatchedEdit(each.path, each.edit) for each in self._placed]
 
     @property
     def closed(self) -> bool:
@@ -70,8 +71,24 @@ class Patch:
         self._open.close()
 
     def silent(self) -> list[Silent]:
-        """What was selected but never called while the patch was on, with likely causes."""
-        return [row for watching in self._watches for row in watching.silent()]
+        """What was selected and has not been changed by every edit for it, with likely causes.
+
+        Modules and functions that were never called while the patch was on; and edits that were
+        never made where calls were seen, since no gradient came to be changed or the call that
+        they are for was not reached. `hooks` then names the edits.
+
+        Example:
+            >>> import torch, hookline
+            >>> from hookline.edits import scale
+            >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+            >>> with torch.no_grad(), hookline.patch(model, {"0": scale(2.0, on="grad")}) as halved:
+            ...     _ = model(torch.ones(1, 2))
+            >>> [(row.path, row.cause, row.hooks) for row in halved.silent()]
+            [('0', 'no gradient', ("<Edit scale(2.0) on='grad'>",))]
+        """
+        never = [row for watching in self._watches for row in watching.silent()]
+        idle = (each.silent for each in self._placed)
+        return never + [row for row in idle if row is not None]
 
     def __enter__(self) -> Self:
         if self.closed:
@@ -89,7 +106,7 @@ class Patch:
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
-        return "".join([f"<Patch, {state}", *(f"\n  {row}" for row in self._rows), ">"])
+        return "".join([f"<Patch, {state}", *(f"\n  {row}" for row in self.edits), ">"])
 
 
 def patch(
@@ -155,7 +172,7 @@ def patch(
             watching = watch(model, hook.renamed(name), where=where, prepend=prepend)
             watches.append(opened.enter_context(watching))
         opened.pop_all()
-    return Patch(plan.rows, watches)
+    return Patch(plan.placed, watches)
 
 
 class _Plan:
@@ -165,19 +182,20 @@ class _Plan:
         if not isinstance(edits, Mapping) or not edits:
             msg = f"patch takes a dict {{pattern: edit}} with an edit or more in it, not {edits!r}"
             raise HookTypeError(msg)
-        self.rows: list[PatchedEdit] = []
+        self.placed: list[Placed] = []
         self._modules: dict[Key[nn.Module], list[Placed]] = {}
         self._functions: list[tuple[Key[nn.Module], FunctionPattern, list[Placed]]] = []
         self._choices: list[Choice] = []
         seats = paths_in(model)
         for pattern, given in edits.items():
-            placed = [Placed(edit, repr(pattern)) for edit in edits_of(given)]
+            several = edits_of(given)
             for choice in selection_in(model, seats, [pattern]).choices:
-                self._add(choice, placed)
+                cls = class_names[type(choice.module)]
+                self._add(choice, [Placed(e, repr(pattern), choice.path, cls) for e in several])
 
     def _add(self, choice: Choice, placed: list[Placed]) -> None:
         self._choices.append(choice)
-        self.rows += [PatchedEdit(choice.path, edit) for edit, _ in placed]
+        self.placed += placed
         key = Key(choice.called)
         if choice.function is None:
             self._modules.setdefault(key, []).extend(placed)

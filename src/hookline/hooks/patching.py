@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor
 
 from hookline.core.phases import Phase
+from hookline.core.records import Silent
 from hookline.errors import HookValueError
 from hookline.hooks.changes import edits_of
 from hookline.hooks.editing import Edit, Site
@@ -25,12 +26,43 @@ if TYPE_CHECKING:
 _marks: Final = count()
 
 
-class Placed(NamedTuple):
-    """An edit, and the pattern for which it was given, if any."""
+class Placed:
+    """An edit at one place.
 
-    edit: Edit
-    pattern: str = ""
+    Attributes:
+        edit: the edit.
+        pattern: for which it was given, if any.
+        path: where that is; empty if not known.
+        type: the class name of the module there.
+        seen: whether a call was seen.
+        made: whether it ever changed something.
+    """
 
+    __slots__ = ("edit", "made", "path", "pattern", "seen", "type")
+
+    def __init__(self, edit: Edit, pattern: str = "", path: str = "", type: str = "") -> None:  # noqa: A002 - see above
+        self.edit: Final = edit
+        self.pattern: Final = pattern
+        self.path: Final = path
+        self.type: Final = type
+        self.seen = self.made = False
+
+    @property
+    def silent(self) -> Silent | None:
+        """Why it was never made, where calls were seen."""
+        if self.made or not self.seen:
+            return None
+        is_grad = self.edit.target == "grad"
+        cause, advice = ("no gradient", _NO_GRADIENT) if is_grad else ("not called", _OTHER_CALLS)
+        return Silent(self.path, self.type, cause, advice, (repr(self.edit),))
+
+
+_NO_GRADIENT: Final = (
+    "it was called, and no gradient of its output came that the edit could change: call backward() "
+    "while the patch is on, on what needs its output, with gradients on; a function that returns "
+    "its input as it is, or makes its output of constants, has no gradient of its own"
+)
+_OTHER_CALLS: Final = "it was called, but not in the calls that the edit is for"
 
 Plan = Callable[[Any], Sequence[Placed]]
 """The edits for a call."""
@@ -58,7 +90,7 @@ class Patching:
             placed: all edits that there are in it.
         """
         self._plan = plan
-        self.edits: tuple[Edit, ...] = tuple(edit for edit, _ in placed)
+        self.edits: tuple[Edit, ...] = tuple(each.edit for each in placed)
         """The edits, in the order in which they are made."""
         self._counts = any(edit.counts for edit in self.edits)
         targets = {edit.target for edit in self.edits}
@@ -74,9 +106,10 @@ class Patching:
     def _edits(self, call: Any, target: str) -> list[Placed]:
         """The edits of one target that are for a call."""
         number = call.__dict__.get(self._mark)
-        return [
-            p for p in self._plan(call) if p.edit.target == target and p.edit.takes(number, call)
-        ]
+        placed = self._plan(call)
+        for each in placed:
+            each.seen = True
+        return [p for p in placed if p.edit.target == target and p.edit.takes(number, call)]
 
     def _edited(
         self, call: Any, target: str, find: Callable[[], list[Leaf]]
@@ -88,6 +121,7 @@ class Patching:
         found = find()
         for each in placed:
             keys, places = _meant(each, found, call)
+            each.made = each.made or bool(places)
             for place in places:
                 path, inner, old = found[place]
                 site = Site(call, inner[len(keys) :])

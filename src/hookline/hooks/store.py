@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, TypeAlias
 from hookline.core.calls import Root
 from hookline.core.patterns import did_you_mean, split_address
 from hookline.errors import CaptureKeyError, CaptureLimitError, HookValueError
-from hookline.hooks.captured import About, Captured, CapturedCall
+from hookline.hooks.captured import Captured
+from hookline.hooks.captured_call import About, CapturedCall
 from hookline.hooks.keep import bytes_of
 from hookline.torch_base.selection import listed
 

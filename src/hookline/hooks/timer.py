@@ -29,10 +29,17 @@ class Timer:
 
     def __init__(self, history: int = 10_000, clock: str = "auto") -> None:
         self._meter = TimeMeter(history, _new_event(clock))
+        self._registered = 0
+
+    def added(self, target: Any) -> None:
+        """Count where the hook is."""
+        self._registered += 1
 
     def deleted(self, target: Any) -> None:
         """Where the hook is removed inside of calls, their times have no end."""
-        self._meter.drop_running()
+        self._registered -= 1
+        if target is not None or not self._registered:  # a module that is gone runs no more
+            self._meter.drop_running()
 
     @property
     def call_history(self) -> list[tuple[str, float]]:

@@ -25,37 +25,52 @@ from hookline.core.notes import control_flow
 from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
 from hookline.core.thread import Thread, local, module_switch
+from hookline.modules import recorded
 from hookline.modules.call import ModuleCall
 from hookline.modules.fastpath import FUSED, children_called
-from hookline.modules.places import everywhere, lineup_of, outer_lineup, table
+from hookline.modules.places import (
+    around_region,
+    everywhere,
+    lineup_of,
+    outer_lineup,
+    replicate,
+    table,
+)
 from hookline.modules.record import give_back, isolate_inputs, isolate_output, mark_outputs
-from hookline.modules.traced import traced_call
+from hookline.modules.traced import runs_above, traced_call
 from hookline.torch_base import backward
 from hookline.torch_base.modes import dispatch_modes
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.paths import roots
-from hookline.torch_base.private import StopRecomputation, sequence_number
+from hookline.torch_base.private import REPLICATE, StopRecomputation, sequence_number
+from hookline.torch_base.recording import left_out, recorded_by
+from hookline.torch_base.regions import stay_out
 from hookline.torch_base.stack import acting, place, steps
-from hookline.torch_base.wrappers import hands_on
+from hookline.torch_base.wrappers import hands_on, innermost, is_region
 
 control_flow.add(StopRecomputation)
 
 
+_is_compiling: Final = torch.compiler.is_dynamo_compiling
+_torchs_own: Final = nn.Module.__call__
+
+
 def _stand_in(stand: Stand) -> Callable[..., Any]:
     original = stand.original
-    is_compiling = torch.compiler.is_dynamo_compiling
 
     # The hot path: what every module call pays while any hook is on. One look at what is
     # registered; the rest is for watched calls only.
     def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if is_compiling():
-            return traced_call(original, module, args, kwargs)
+        # The compiler reads nothing of this closure, so that its code is valid also without us.
+        if _is_compiling():
+            return traced_call(_torchs_own, module, args, kwargs)
         if not stand.active:
             return original(module, *args, **kwargs)
         thread = local.thread
         if thread.worker is not False:
             acting(thread)
         own = table.get(ref(module)) if table else None
+        own = around_region(module) if table and is_region[type(module)] else own
         lineup = thread.modules.lineup
         if own is not None or everywhere.lineup is not EMPTY:
             outer = outer_lineup(thread)
@@ -77,6 +92,17 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
         finally:
             stack.pop()
 
+    return __call__ if original is _torchs_own else _above(original, __call__)
+
+
+def _above(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """Ours, above what somebody else put there, which compiled code calls too."""
+
+    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if _is_compiling():
+            return traced_call(original, module, args, kwargs)
+        return ours(module, *args, **kwargs)
+
     return __call__
 
 
@@ -93,6 +119,12 @@ def _watched(
     kwargs: dict[str, Any],
 ) -> Any:
     """Run a call that somebody watches: say whose call it is, and fire its forward events."""
+    recorder = recorded_by()
+    if recorder:
+        left_out(type(module).__name__, lineup.entries, recorder)
+        return original(module, *args, **kwargs)
+    if thread.stack and runs_above(module, thread.stack):
+        return original(module, *args, **kwargs)
     if hands_on[type(module)]:  # only what was put on the wrapper itself sees its call
         lineup = EMPTY if own is None else own.lineup
         if lineup is EMPTY:
@@ -102,6 +134,8 @@ def _watched(
         thread.clock.freeze()
     call = ModuleCall()
     call.args, call.kwargs = args, kwargs
+    if is_region[type(module)]:
+        call.region = ref(innermost(module))
     try:
         place(call, module, thread)
         outer_pass, thread.running = thread.running, call.running
@@ -112,7 +146,7 @@ def _watched(
             thread.stack.pop()
             thread.running = outer_pass
     finally:
-        call.args = call.kwargs = call.out = None
+        call.args = call.kwargs = call.out = call.replica = None
         if timed:
             thread.clock.thaw()
 
@@ -242,6 +276,18 @@ def _wrapped(
         call.args = call.kwargs = call.out = None
 
 
+def _replicating(stand: Stand) -> Callable[..., Any]:
+    original = stand.original
+
+    def replicate_for_data_parallel(module: nn.Module) -> nn.Module:
+        replica = original(module)
+        if stand.active:
+            replicate(module, replica)
+        return replica
+
+    return replicate_for_data_parallel
+
+
 class _Helpers:
     """Torch's own public hooks that tell the engine of new modules and of optimizer steps."""
 
@@ -260,7 +306,14 @@ class _Helpers:
         self._handles = []
 
 
-_parts: Final = (Patch(nn.Module, "__call__", _stand_in), backward.patch, _Helpers())
+_calls: Final = Patch(nn.Module, "__call__", _stand_in)
+_parts: Final = (
+    _calls,
+    Patch(nn.Module, REPLICATE, _replicating),
+    backward.patch,
+    recorded.patch,
+    _Helpers(),
+)
 
 
 def _install() -> None:
@@ -284,10 +337,20 @@ def _uninstall() -> None:
 def _forget_in_child() -> None:
     """In a forked child (a DataLoader worker) nothing of ours is on."""
     for registry in (*table.values(), everywhere):
-        registry.clear()
+        registry.forget()
     local.thread.forget()
     module_switch.reset()
 
 
+_THROUGH: Final = (
+    "__call__",
+    "_watched",
+    "_handed_on",
+    "_forward",
+    "_run_layer",
+    "_bare",
+    "_wrapped",
+)
+stay_out("hookline.", through=_THROUGH)
 module_switch.connect(_install, _uninstall)
 os.register_at_fork(after_in_child=_forget_in_child)

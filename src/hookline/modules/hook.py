@@ -10,7 +10,7 @@ from torch import nn
 
 from hookline.core.handle import HookHandle
 from hookline.core.registry import HookRegistry
-from hookline.core.scope import HookObject, entry_of, register_object, remove_object
+from hookline.core.scope import HookObject, entry_of, register_object
 from hookline.core.thread import Thread
 from hookline.errors import HookNameError
 from hookline.modules.places import registry_of
@@ -75,7 +75,7 @@ def add_hook(module: nn.Module, hook: ModuleHook, name: str | None = None) -> Ho
             gives way to it at this module.
 
     Returns:
-        A handle that removes it (without `deleted`; see [delete_hook][hookline.delete_hook]).
+        A handle that removes it, as [delete_hook][hookline.delete_hook] does by name.
 
     Raises:
         HookNameError: the name is taken on this module.
@@ -115,7 +115,7 @@ def delete_hook(module: nn.Module, name: str) -> None:
         known = ", ".join(registry.named()) or "none"
         msg = f"Hook {name} does not exist; hooks here: {known}"
         raise HookNameError(msg)
-    remove_object(HookHandle(entry, registry), module)
+    registry.discard(entry)
 
 
 def get_module_hooks() -> Mapping[str, ModuleHook]:

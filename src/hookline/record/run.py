@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, Final, Self
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from hookline.core.entry import Callback, Entry
 from hookline.core.handle import HookHandle
-from hookline.core.scope import HookObject, entry_of, register_object, remove_object
+from hookline.core.scope import HookObject, entry_of, register_object
 from hookline.functions import places as function_places
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.meter import Measured
@@ -89,7 +90,7 @@ class Recorder:
         while self._opened:
             self._opened.pop().closed()
         while self._handles:
-            remove_object(self._handles.pop(), None)
+            self._handles.pop().remove()
 
     def tables(self, *, over: bool = True) -> Tables:
         """What was measured so far.
@@ -142,7 +143,8 @@ class Recorder:
 
         def switch_off(entry: Entry) -> None:
             self._note_fault(hook, "was switched off")
-            registry.discard(entry)
+            with suppress(Exception):  # a second fault, of its `deleted`
+                registry.discard(entry)
 
         entry = _guarded(plain, switch_off, None if self._wanted.everything else wanted)
         self._handles.append(register_object(registry, entry, None))

@@ -12,6 +12,7 @@ from hookline.core.calls import Call, Key, Pass
 from hookline.core.thread import Thread, local
 from hookline.torch_base import private
 from hookline.torch_base.paths import Root, executing_path, roots
+from hookline.torch_base.replicas import key_of, originals
 
 _TLS_NAME: Final = "hookline"
 
@@ -79,6 +80,9 @@ def place(call: Any, module: nn.Module, thread: Thread) -> None:
         thread: the thread's state, with the call not yet on its stack.
     """
     key = call.key = ref(module)
+    if originals and key in originals:
+        call.replica, key = key, originals[key]
+        call.key = key
     call.cls = type(module)
     start = call.start = private.sequence_number()
     call.thread = thread.number
@@ -126,7 +130,7 @@ def _open_pass_of(
 ) -> Pass:
     """The pass that began with an outermost call which nobody watched."""
     if isinstance(outermost, nn.Module) and not thread.runs:
-        return _open_pass(outermost, ref(outermost), thread, grad=thread.grad)
+        return _open_pass(outermost, key_of(outermost), thread, grad=thread.grad)
     return _open_pass(module, key, thread)
 
 

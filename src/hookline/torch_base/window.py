@@ -13,6 +13,7 @@ from hookline.core.events import abort, before, ends, fire, not_ended
 from hookline.core.phases import Phase
 from hookline.core.thread import Thread
 from hookline.torch_base.marks import Mark, Role
+from hookline.torch_base.readable import copied
 
 
 class Window:
@@ -112,7 +113,7 @@ class Window:
                 self.inputs[mark.place] = gradient
             return gradient
         # A leaf takes it for its `.grad` and adds to it in place; a hook may have kept it too.
-        return gradient.clone() if mark.leaf and gradient is not None else gradient
+        return copied(gradient) if mark.leaf and gradient is not None else gradient
 
     def begin(self, thread: Thread) -> None:
         """Call the hooks' begins."""
