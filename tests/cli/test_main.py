@@ -218,5 +218,5 @@ def test_a_program_that_compiles_its_model():
 
     assert (run.stdout, run.returncode) == (plain.stdout, 0)
     assert plain.stdout.endswith("1 graphs\n")
-    rows = [line.split() for line in run.stderr.splitlines() if "Sequential" in line]
-    assert rows[1][:3] == ["Sequential", "Sequential", "3"]
+    rows = [line.split() for line in run.stderr.splitlines() if line.startswith("  Sequential")]
+    assert rows[0][:3] == ["Sequential", "Sequential", "3"]

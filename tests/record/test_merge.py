@@ -123,10 +123,13 @@ def test_a_process_elsewhere_that_does_not_write_any_more_was_killed(path):
     assert load(path).ranks[0].state == "killed"
 
 
-def test_where_all_failed_alike_the_head_says_it(path):
-    for rank in range(2):
-        write(path, rank, 2, state="failed", error="E")
-    assert remarks(load(path)) == []
+@pytest.mark.parametrize(("state", "told"), [("interrupted", 0), ("failed", 2)])
+def test_where_all_were_interrupted_the_head_says_it(path, state, told):
+    """Of those that failed, the first to end is the first that is named."""
+    write(path, 0, 2, state=state, error="E")
+    write(path, 1, 2, state=state, error="E", updated=1_700_000_005.0)
+    said = ["rank 1: failed after 5.0 s: E", "rank 0: failed after 12.5 s: E"]
+    assert remarks(load(path)) == said[:told]
 
 
 def test_a_call_is_compared_over_ranks(path):

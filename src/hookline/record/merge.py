@@ -127,11 +127,13 @@ def _missing(run: RunData) -> Iterator[str]:
 
 
 def _ended_early(run: RunData) -> Iterator[str]:
-    """Where they did not all end alike: those in trouble, the first that was first."""
+    """The processes that did not finish, the first that ended first; of several processes."""
     states = {rank.info.rank: rank.state for rank in run.ranks}
+    # That all still run, or were interrupted, is told by the head of the report.
+    alike = len(states) == 1 or set(states.values()) in ({"running"}, {"interrupted"})
     for info in sorted((rank.info for rank in run.ranks), key=lambda info: info.updated):
         state = states[info.rank]
-        if state != "finished" and len(set(states.values())) > 1:
+        if state != "finished" and not alike:
             error = f": {first_line(info.error)}" if info.error else ""
             yield f"rank {info.rank}: {state} after {info.seconds:.1f} s{error}"
 
