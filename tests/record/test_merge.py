@@ -11,7 +11,7 @@ import pytest
 from hookline.core.records import NonFiniteRow, TimeRow
 from hookline.errors import RunFileError
 from hookline.record.merge import over_ranks, remarks, rows_of_all, stragglers
-from hookline.record.rows import RunRow
+from hookline.record.rows import EventRow, RunRow, SeriesRow
 from hookline.record.runs import load
 from hookline.record.store import Store
 from tests.record.sample import sample
@@ -56,6 +56,15 @@ def test_all_files_of_a_run_are_read(path):
     assert len(rows_of_all(run, NonFiniteRow)) == 3
     assert [rank for rank, _ in rows_of_all(run, NonFiniteRow)] == [0, 1, 2]
     assert remarks(run) == []
+
+
+def test_the_course_over_passes_may_be_left_out(path):
+    write(path)
+    whole, rest = load(path), load(path, course=False)
+    assert whole.rows(SeriesRow)
+    assert whole.rows(EventRow)
+    assert (rest.rows(SeriesRow), rest.rows(EventRow)) == ([], [])
+    assert rest.rows(TimeRow) == whole.rows(TimeRow)
 
 
 def test_a_file_of_another_process_is_read_for_itself(path):

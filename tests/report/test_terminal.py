@@ -83,6 +83,15 @@ def test_a_long_table_is_cut_and_says_so():
     assert "left out" not in everything
 
 
+def test_many_tables_are_shorter():
+    """A run in which all was measured does not fill the terminal many times over."""
+    text = printed(sample(blocks=30))
+    assert text.count("\n") < 500
+    assert printed(sample(blocks=30), limit=None).count("\n") > 1000
+    short = printed(sample(blocks=30), tables=["times"])
+    assert short.partition("(eval)")[0].count("%") == LINES - 1  # `blocks` has no times
+
+
 def test_what_was_not_kept_says_how_to_keep_it():
     assert "keep the run with -o run.hookline" in printed(sample(blocks=30), path="")
 
@@ -108,7 +117,7 @@ def test_chosen_tables_only():
 
 
 def test_sorted_by_a_column():
-    text = printed(sample(), tables=["stats"], sort="norm")
+    text = printed(sample(), tables=["stats"], sort="norm", limit=None)
     table = text.partition("gradients by")[0]
     norms = [float(line.split()[-2]) for line in table.splitlines() if line.endswith("% ")]
     assert len(norms) > 10

@@ -50,7 +50,7 @@ def show(run: str, *, everything: bool, tables: tuple[str, ...], sort: str) -> N
         from hookline.report.terminal import LINES, print_run
 
         limit = None if everything else LINES
-        print_run(load(run), limit=limit, tables=tables, sort=sort)
+        print_run(load(run, course=False), limit=limit, tables=tables, sort=sort)
 
     _explained(work)
 
@@ -87,7 +87,8 @@ def compare(before: str, after: str, *, threshold: float, everything: bool) -> N
         from hookline.report.terminal import LINES
 
         limit = None if everything else LINES
-        print_difference(load(before), load(after), threshold, limit=limit)
+        runs = [load(path, course=False) for path in (before, after)]
+        print_difference(*runs, threshold, limit=limit)
 
     _explained(work)
 

@@ -29,7 +29,10 @@ NOTHING_CALLED: Final = (
 """What is printed of a run in which nothing was called."""
 
 LINES: Final = 60
-"""So many lines of a table are shown, where not all are asked for."""
+"""So many lines of a table are shown, where not all are asked for; fewer of many tables."""
+
+_ALL_LINES = 360
+_FEWEST = 12
 
 # Loaded with this file: at the end of a program, when its report is printed, Python would forget
 # that Ctrl-C ended it if code were compiled then, as dataclasses do.
@@ -66,7 +69,7 @@ def print_run(
     Args:
         run: the run.
         file: where to; stdout by default.
-        limit: how many lines a table may have; None for all.
+        limit: how many lines a table may have, if there are few tables; None for all.
         tables: only these of `TABLES`, without head; all by default.
         sort: the column that tables are sorted by, those that have it.
 
@@ -77,13 +80,16 @@ def print_run(
     sheets = [sheet for name in _chosen(tables) for sheet in _SHEETS[name](run)]
     if sort:
         sheets = _sorted(sheets, sort)
+    if limit is not None and sheets:
+        limit = min(limit, max(_FEWEST, _ALL_LINES // len(sheets)))
+    cut = [sheet.cut(limit) for sheet in sheets]
     if not tables:
         print_lines(_head(run), console)
-    for sheet in sheets:
-        print_sheet(sheet.cut(limit), console)
+    for sheet in cut:
+        print_sheet(sheet, console)
     if not tables:
         print_lines((f"hookline: {text}" for text in _troubles(run)), console)
-    left_out = sum(sheet.cut(limit).left_out for sheet in sheets)
+    left_out = sum(sheet.left_out for sheet in cut)
     if left_out:
         print_lines([f"hookline: {_how_to_see(run, left_out)}"], console)
 

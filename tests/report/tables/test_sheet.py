@@ -47,6 +47,13 @@ def test_a_sorted_table_has_no_tree():
     assert labels(table) == ["l1", "l0", "a.inner", "root"]
 
 
+def test_a_sorted_table_is_cut_at_its_end():
+    """What is heavy but small in that column goes."""
+    lines = [Line("heavy", [1], weight=9), Line("light", [5], weight=0)]
+    table = Sheet("", "name", [Column("n")], lines).sorted_by("n").cut(1)
+    assert labels(table) == ["light"]
+
+
 def test_a_table_sorted_by_text_goes_from_a_to_z():
     assert labels(sheet(0, 0).sorted_by("text")) == ["root", "a.inner", "l0"]
     assert labels(sheet(0, 0).sorted_by("name")) == ["a.inner", "l0", "root"]

@@ -103,13 +103,18 @@ class Sheet:
             replace(line, label=line.name or line.label, above=None, style="")
             for line in self._full
         ]
-        if column == self.first:
-            return replace(self, lines=sorted(lines, key=lambda line: line.label))
         place = self.names.index(column) - 1
-        known = [line for line in lines if line.values[place] is not None]
-        unknown = [line for line in lines if line.values[place] is None]
-        known.sort(key=lambda line: line.values[place], reverse=self.columns[place].number)
-        return replace(self, lines=[*known, *unknown])
+        if place < 0:
+            lines.sort(key=lambda line: line.label)
+        else:
+            is_number = self.columns[place].number
+            unknown = [line for line in lines if line.values[place] is None]
+            lines = [line for line in lines if line.values[place] is not None]
+            lines.sort(key=lambda line: line.values[place], reverse=is_number)
+            lines += unknown
+        # Where lines are left out, these are the last.
+        weighed = [replace(line, weight=-place) for place, line in enumerate(lines)]
+        return replace(self, lines=weighed)
 
     def tidied(self) -> Sheet:
         """The table without columns in which nothing stands."""
