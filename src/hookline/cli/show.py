@@ -87,8 +87,8 @@ def compare(before: str, after: str, *, threshold: float, everything: bool) -> N
         from hookline.report.terminal import LINES
 
         limit = None if everything else LINES
-        runs = [load(path, course=False) for path in (before, after)]
-        print_difference(*runs, threshold, limit=limit)
+        first, second = (load(path, course=False) for path in (before, after))
+        print_difference(first, second, threshold, limit=limit)
 
     _explained(work)
 

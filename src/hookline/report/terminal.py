@@ -34,8 +34,8 @@ LINES: Final = 60
 _ALL_LINES = 360
 _FEWEST = 12
 
-# Loaded with this file: at the end of a program, when its report is printed, Python would forget
-# that Ctrl-C ended it if code were compiled then, as dataclasses do.
+# Loaded with this file: at the end of a program, when its report is printed, modules of the
+# program may stand in the way of those that these import.
 _SHEETS: Final[dict[str, Callable[[RunData], Iterable[Sheet]]]] = {
     name: import_module(f"hookline.report.tables.{name}").sheets for name in TABLES
 }
