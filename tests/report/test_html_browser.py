@@ -628,6 +628,18 @@ def test_the_timeline_is_walked_by_keys(show):
     assert float(begin) == pytest.approx((row.begin - start) * 1e6, rel=0.01)
 
 
+def test_calls_one_after_another_stand_on_one_floor(show):
+    """Though as floats the end of the first comes after the begin of the second."""
+    assert 0.1 + 0.2 > 0.3
+    times = [("", 0.0, 1.0), ("a", 0.1, 0.2), ("b", 0.3, 0.2)]
+    where = ("Linear", "module", "train", "forward", "", 0, 0, 0, 0)
+    events = [EventRow("GPT", path, *where, begin, length) for path, begin, length in times]
+    page = show(sample() | {EventRow: events}, panel="timeline")
+    page.get_by_role("application").focus()
+    press(page, "ArrowDown", "ArrowDown", "ArrowRight")
+    assert told(page).startswith("b (Linear) · forward · 200 ms")
+
+
 def test_the_timeline_zooms(show):
     tables = sample()
     page = show(tables, panel="timeline")

@@ -22,15 +22,26 @@ class Demand:
         self.version = 0
         """Changes with every registration and removal: what was looked up may be out of date."""
 
-    def change(self, entry: Entry, by: int) -> None:
-        """Count an entry in (`by=1`) or out (`by=-1`)."""
-        self.version += 1
-        if entry.timed:
-            self.clock += by
-        if entry.mode is not None:
-            self.modes += by
-        if entry.watches_backward:
-            self.backward += by
+    # Once they have begun, these run through: Python looks for Ctrl-C at calls, and there are none.
+
+    def admit(self, entry: Entry) -> None:
+        """Count an entry in, unless it is."""
+        if not entry.counted:
+            entry.counted = True
+            self.version += 1
+            self.clock += entry.timed
+            self.modes += entry.mode is not None
+            self.backward += entry.watches_backward
+
+    def dismiss(self, entry: Entry) -> None:
+        """Count an entry out, if it is in; it is not called any more."""
+        entry.alive = False
+        if entry.counted:
+            entry.counted = False
+            self.version += 1
+            self.clock -= entry.timed
+            self.modes -= entry.mode is not None
+            self.backward -= entry.watches_backward
 
 
 demand: Final = Demand()

@@ -57,20 +57,28 @@ class HookRegistry(StaysHere):
         Raises:
             HookNameError: if the entry has a key and the key is taken; the first one stays.
         """
+        handle = HookHandle(entry, self)
         self.put(entry, prepend=prepend)
-        return HookHandle(entry, self)
+        return handle
 
     def put(self, entry: Entry, *, prepend: bool = False) -> None:
         """Register an entry as `add` does, without a handle."""
+        try:
+            self._put(entry, prepend=prepend)
+        except BaseException:  # Ctrl-C may come anywhere
+            self._drop(entry)
+            raise
+
+    def _put(self, entry: Entry, *, prepend: bool) -> None:
         with lock:
             entries = self.lineup.entries
-            if not entries:
-                self.switch.hold(self)
-            elif entry.key is not None and entry.key in self.named():
+            if entries and entry.key is not None and entry.key in self.named():
                 msg = f"hook {entry.key} already exists"
                 raise HookNameError(msg)
+            if not entries:
+                self.switch.hold(self)
             self.lineup = Lineup((entry, *entries) if prepend else (*entries, entry))
-            demand.change(entry, 1)
+            demand.admit(entry)
         self._tell(entry)
 
     def discard(self, entry: Entry) -> None:
@@ -79,27 +87,33 @@ class HookRegistry(StaysHere):
         Raises:
             BaseException: what the hook's `deleted` raised; it is gone all the same.
         """
-        with lock:
-            farewell, entry.farewell = entry.farewell, None
         try:
+            with lock:
+                farewell, entry.farewell = entry.farewell, None
             if farewell is not None:
                 farewell()
         finally:
+            self._finish_dropping(entry)
+
+    def _finish_dropping(self, entry: Entry) -> None:
+        try:
             self._drop(entry)
+        except BaseException:  # Ctrl-C: what has begun is finished
+            self._drop(entry)
+            raise
 
     def _drop(self, entry: Entry) -> None:
         with lock:
-            if not entry.alive:
-                return
-            entry.alive = False
-            demand.change(entry, -1)
+            demand.dismiss(entry)
             entries = self.lineup.entries
-            if len(entries) == 1:
-                self.lineup = EMPTY
+            was_here = entry in entries
+            if was_here:
+                left = tuple(e for e in entries if e is not entry)
+                self.lineup = Lineup(left) if left else EMPTY
+            if self.lineup is EMPTY:
                 self.switch.release(self)
-            else:
-                self.lineup = Lineup(e for e in entries if e is not entry)
-        self._tell(entry)
+        if was_here:
+            self._tell(entry)
 
     # Outside of the lock: whoever is told may wait for a thread that waits for it.
     def _tell(self, entry: Entry) -> None:

@@ -173,8 +173,9 @@ def register_object(
     registry: HookRegistry, entry: Entry, target: object, *, prepend: bool = False
 ) -> HookHandle:
     """Register a hook object and tell it; if `added` raises, nothing stays registered."""
+    handle = HookHandle(entry, registry)
     put_object(registry, entry, target, prepend=prepend)
-    return HookHandle(entry, registry)
+    return handle
 
 
 def put_object(
@@ -182,8 +183,8 @@ def put_object(
 ) -> None:
     """Register a hook object as `register_object` does, without a handle."""
     entry.farewell = partial(_tell, entry.hook, None if target is None else ref(target))
-    registry.put(entry, prepend=prepend)
     try:
+        registry.put(entry, prepend=prepend)
         entry.hook.added(target)
     except BaseException:
         entry.farewell = None
@@ -209,17 +210,21 @@ def enter(hook: HookObject, name: str) -> None:
 
 def leave(hook: HookObject) -> None:
     """Close the hook's innermost scope in this thread."""
-    thread = local.thread
-    registry = hook.scope_in(thread)
-    handles = [handle for handle in registry if handle.hook is hook]
-    if handles:
-        try:
-            if len(handles) == 1:
-                hook.closed()
-        finally:
-            handles[-1].remove()
-        return
-    if thread.forked:
-        return  # the scope was opened in the parent process
-    msg = f"hook {hook.name} has no open scope in this thread"
-    raise HookNameError(msg)
+    try:
+        scopes = _scopes(hook)
+        if len(scopes) == 1:
+            hook.closed()
+    except BaseException:  # of `closed`, or Ctrl-C: what has begun is finished
+        for scope in _scopes(hook)[-1:]:
+            scope.remove()
+        raise
+    if scopes:
+        scopes[-1].remove()
+    elif not local.thread.forked:  # where the scope was opened in the parent process
+        msg = f"hook {hook.name} has no open scope in this thread"
+        raise HookNameError(msg)
+
+
+def _scopes(hook: HookObject) -> list[HookHandle]:
+    """The scopes of a hook that are open in this thread, the outermost first."""
+    return [handle for handle in hook.scope_in(local.thread) if handle.hook is hook]

@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
-from hookline.core.events import ends, fail, fire
+from hookline.core.events import ends, fail, fire, with_displaced
 from hookline.core.notes import control_flow
 from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
@@ -83,8 +83,9 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
         if not stack:
             thread.running = None
             thread.grad = torch.is_grad_enabled()
-        stack.append(module)
+        # Ctrl-C comes at calls: what is undone below is done inside, and undone by the last call.
         try:
+            stack.append(module)
             if issubclass(type(module), FUSED):
                 with children_called(module, thread):
                     return original(module, *args, **kwargs)
@@ -129,26 +130,31 @@ def _watched(
         lineup = EMPTY if own is None else own.lineup
         if lineup is EMPTY:
             return _handed_on(original, module, thread, args, kwargs)
-    timed = demand.clock
-    if timed:
-        thread.clock.freeze()
     call = ModuleCall()
     call.args, call.kwargs = args, kwargs
+    clock, timed = thread.clock, demand.clock
+    depth = clock.depth
     if is_region[type(module)]:
         call.region = ref(innermost(module))
     try:
+        if timed:
+            clock.freeze()
         place(call, module, thread)
-        outer_pass, thread.running = thread.running, call.running
-        thread.stack.append(call)
+        outer_pass = thread.running
         try:
+            thread.running = call.running
+            thread.stack.append(call)
             return _forward(original, module, own, lineup, call, thread)
         finally:
-            thread.stack.pop()
             thread.running = outer_pass
+            thread.stack.pop()
     finally:
-        call.args = call.kwargs = call.out = call.replica = None
-        if timed:
-            thread.clock.thaw()
+        call.args = call.kwargs = call.out = call.replica = thread.culprit = None
+        try:
+            if timed:
+                clock.thaw()
+        finally:
+            clock.depth = depth
 
 
 def _handed_on(
@@ -162,8 +168,8 @@ def _handed_on(
     if not thread.stack:
         thread.running = None
         thread.grad = torch.is_grad_enabled()
-    thread.stack.append(module)
     try:
+        thread.stack.append(module)
         return original(module, *args, **kwargs)
     finally:
         thread.stack.pop()
@@ -199,7 +205,7 @@ def _forward(
         call.now = thread.clock.now
         before, pairs = lineup, lineup.forward
         if demand.version != version:
-            lineup = lineup_of(call, thread)
+            lineup = with_displaced(lineup_of(call, thread), begun)
             pairs = ends(lineup.forward, begun)
         if (before.watches_backward or lineup.watches_backward) and torch.is_grad_enabled():
             _fire_recorded(pairs, call, thread, joint=before.joint or lineup.joint)
@@ -264,16 +270,17 @@ def _wrapped(
     if own.lineup is EMPTY and own.inner is None:
         return _bare(original, module, outer, thread)
     call = outer.inside(own, sequence_number())
-    thread.stack.append(call)
-    if demand.clock:
-        thread.clock.freeze()
+    timed = demand.clock
     try:
+        thread.stack.append(call)
+        if timed:
+            thread.clock.freeze()
         return _forward(original, module, own, own.lineup, call, thread)
     finally:
-        if demand.clock:
-            thread.clock.thaw()
-        thread.stack.pop()
         call.args = call.kwargs = call.out = None
+        thread.stack.pop()
+        if timed:
+            thread.clock.thaw()
 
 
 def _replicating(stand: Stand) -> Callable[..., Any]:
@@ -295,10 +302,8 @@ class _Helpers:
         self._handles: list[Any] = []
 
     def install(self) -> None:
-        self._handles = [
-            register_module_module_registration_hook(roots.learn),
-            register_optimizer_step_post_hook(steps.taken),
-        ]
+        self._handles.append(register_module_module_registration_hook(roots.learn))
+        self._handles.append(register_optimizer_step_post_hook(steps.taken))
 
     def uninstall(self) -> None:
         for handle in self._handles:
@@ -318,15 +323,8 @@ _parts: Final = (
 
 def _install() -> None:
     roots.version += 1  # modules may have been moved unseen
-    done: list[Any] = []
-    try:
-        for part in _parts:
-            part.install()
-            done.append(part)
-    except BaseException:
-        for part in reversed(done):
-            part.uninstall()
-        raise
+    for part in _parts:
+        part.install()
 
 
 def _uninstall() -> None:

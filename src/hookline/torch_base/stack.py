@@ -51,24 +51,25 @@ def current_thread() -> Thread:
 
 def acting_run(thread: Thread) -> Any:
     """The backward run that this thread is working on, or None."""
-    if thread.runs:
-        return thread.runs[-1]
+    return thread.runs[-1] if thread.runs else lent()
+
+
+def lent() -> Any:
+    """The run that worker threads of autograd find now, or None."""
     return private.stashed(_TLS_NAME) if private.is_stashed(_TLS_NAME) else None
 
 
-def lend_to_workers(run: Any) -> Any:
-    """Let autograd's worker threads find a run, and its thread's hooks; gives the outer run."""
-    outer = private.stashed(_TLS_NAME) if private.is_stashed(_TLS_NAME) else None
+def lend_to_workers(run: Any) -> None:
+    """Let autograd's worker threads find a run, and its thread's hooks."""
     private.stash(_TLS_NAME, run)
-    return outer
 
 
 def end_lending(outer: Any) -> None:
-    """Undo `lend_to_workers`."""
-    if outer is None:
-        private.unstash(_TLS_NAME)
-    else:
+    """Let them find the run around it again, or none."""
+    if outer is not None:
         private.stash(_TLS_NAME, outer)
+    elif private.is_stashed(_TLS_NAME):
+        private.unstash(_TLS_NAME)
 
 
 def place(call: Any, module: nn.Module, thread: Thread) -> None:

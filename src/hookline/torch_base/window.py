@@ -9,7 +9,14 @@ from torch import Tensor
 
 from hookline.core.calls import Call
 from hookline.core.entry import EMPTY, Entry, Lineup
-from hookline.core.events import abort, before, ends, fire, not_ended
+from hookline.core.events import (
+    abort,
+    before,
+    ends,
+    fire,
+    not_ended,
+    with_displaced,
+)
 from hookline.core.phases import Phase
 from hookline.core.thread import Thread
 from hookline.torch_base.marks import Mark, Role
@@ -140,7 +147,8 @@ class Window:
         lineup = self.current()
         pairs = lineup.backward
         if lineup is not self.lineup:
-            pairs = ends(pairs, self.begun)
+            lineup = with_displaced(lineup, self.begun)
+            pairs = ends(lineup.backward, self.begun)
         try:
             if pairs:
                 fire(pairs, self.call, self.arguments(), Phase.BACKWARD, thread)

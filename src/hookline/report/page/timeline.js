@@ -15,21 +15,27 @@ const passesOf = (view) => {
 /** The events of each thread as blocks that know what they are in; their times begin at 0. */
 const tracksOf = (events) => {
   const threads = new Map();
-  const ordered = events.toSorted((a, b) => a.thread - b.thread || a.begin - b.begin || b.duration - a.duration);
-  for (const row of ordered) {
+  // In whole nanoseconds: as floats, the end of a call may come after the begin of the next.
+  const timed = events.map((row) => {
+    const begin = Math.round(row.begin * 1e9);
+    return { row, begin, end: begin + Math.round(row.duration * 1e9) };
+  });
+  const inside = ({ row }) => Number(row.level === "function"); // a module's only function has its times
+  timed.sort((a, b) => a.row.thread - b.row.thread || a.begin - b.begin || b.end - a.end || inside(a) - inside(b));
+  for (const { row, begin, end } of timed) {
     if (!threads.has(row.thread))
-      threads.set(row.thread, { thread: row.thread, zero: row.begin, open: [], blocks: [], depth: 0 });
+      threads.set(row.thread, { thread: row.thread, zero: begin, open: [], blocks: [], depth: 0 });
     const track = threads.get(row.thread);
-    while (track.open.length && track.open.at(-1).row.begin + track.open.at(-1).row.duration <= row.begin)
-      track.open.pop();
+    while (track.open.length && track.open.at(-1).end <= begin) track.open.pop();
     const above = track.open.at(-1) ?? null;
     const block = {
       row,
       track,
       above,
       depth: track.open.length,
-      from: row.begin - track.zero,
-      to: row.begin + row.duration - track.zero,
+      end,
+      from: (begin - track.zero) / 1e9,
+      to: (end - track.zero) / 1e9,
       haystack: `${address(row)}\n${row.type}`.toLowerCase(),
     };
     track.open.push(block);
