@@ -43,7 +43,7 @@ class Difference:
     """Something that is not in both runs as it was.
 
     Example:
-        >>> found = Difference("slower", "time", "Net", "head", before=0.1, after=0.3)
+        >>> found = Difference("slower", "time", "Net", "head", before=0.25, after=0.75)
         >>> found.ratio
         3.0
     """
