@@ -57,4 +57,4 @@ def test_a_notebook_shows_the_report_in_a_frame(path):
     html = hookline.load_run(path)._repr_html_()
     assert html.startswith("<iframe")
     assert html.count("<") == 2
-    assert "blocks.1.mlp.fc" in html
+    assert "train.py --epochs 3" in html

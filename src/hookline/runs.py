@@ -112,7 +112,8 @@ def load_run(path: str | Path) -> Run:
     Raises:
         RunFileError: there is no such file, it is no run, or it is of a newer version.
     """
-    return Run(load(path).ranks)
+    found = load(path)
+    return Run(found.ranks, found.missing)
 
 
 def record(  # noqa: PLR0913 - one keyword for each thing to measure

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hookline.report.tables import NOTHING_CALLED
+from hookline.report.terminal import NOTHING_CALLED
 
 PROGRAMS = Path(__file__).parent / "programs"
 REPORT = NOTHING_CALLED + "\n"

@@ -9,7 +9,9 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from hookline.core.records import FlopRow, MemoryRow, Silent, TimeRow, UncountedRow
+from hookline.record.merge import over_ranks, remarks
 from hookline.record.rows import EventRow, ModuleRow, PassRow, RunRow, SeriesRow, pack
+from hookline.record.runs import Rank, RunData
 from hookline.report.html import write_html
 from hookline.runs import Run
 from tests.conftest import BROWSER
@@ -65,11 +67,12 @@ def show(browser, tmp_path):
 
 
 def table(page):
-    """The rows of the grid that are in the page: the exact value of each cell by its column."""
-    return page.evaluate(
-        """() => {
-          const heads = [...document.querySelectorAll('.head button')].map(e => e.dataset.label);
-          return [...document.querySelectorAll('.body .row')].map(row =>
+    """The rows of the grid in a page or a part of it: each cell's exact value by its column."""
+    part = page.locator("body") if hasattr(page, "goto") else page
+    return part.evaluate(
+        """(part) => {
+          const heads = [...part.querySelectorAll('.head button')].map(e => e.dataset.label);
+          return [...part.querySelectorAll('.body .row')].map(row =>
             Object.fromEntries([...row.children].map((cell, i) => [heads[i], cell.title])));
         }"""
     )
@@ -404,7 +407,17 @@ def test_ranks_are_chosen_and_compared(show):
             [times(tables)["head"]["forward"].total]
         )
     go(page, "ranks")
-    assert column(page, "rank") == ["0", "1"]
+    processes, calls = page.locator("#panel section").all()
+    assert column(processes, "rank") == ["0", "1"]
+    kept = RunData([Rank(None, tables) for tables in ranks])
+    rows = {(row.path, row.direction): row for row in over_ranks(kept) if row.mode == "train"}
+    shown = {(row["module or function"], row["direction"]): row for row in table(calls)}
+    row, found = rows["head", "backward"], shown["head", "backward"]
+    assert numbers([found[each] for each in ("minimum", "median", "maximum")]) == pytest.approx(
+        [row.minimum, row.median, row.maximum], rel=0.01
+    )
+    assert found["slowest rank"] == str(row.slowest)
+    assert page.locator("#panel li").all_inner_texts() == remarks(kept)
 
 
 def test_modules_that_ran_without_being_listed_are_in_the_tree(show):

@@ -8,8 +8,10 @@ import click
 
 from hookline._version import __version__
 from hookline.cli.export import export
+from hookline.cli.hooks import hooks
 from hookline.cli.run import Start, run
 from hookline.cli.script import ProgramError
+from hookline.cli.show import compare, show
 
 
 def main() -> None:
@@ -43,6 +45,11 @@ def _command() -> object:
     Examples:
       hookline run train.py --epochs 3    run a script, then show where its time went
       hookline run -m package.train       the same for a module
+      hookline run -o run.hookline train.py    keep the run
+      hookline show run.hookline          show it again
+      hookline export run.hookline -o report.html    as a page for the browser
+      hookline compare run.hookline other.hookline   what got slower, larger, dead
+      hookline hooks                      the hooks that there are
       hookline run --help                 what `run` can do
     """,
 )
@@ -51,5 +58,5 @@ def cli() -> None:
     """Watch what flows through the PyTorch models of a program, without changing the program."""
 
 
-cli.add_command(run)
-cli.add_command(export)
+for command in (run, show, export, compare, hooks):
+    cli.add_command(command)

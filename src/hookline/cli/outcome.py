@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from hookline.errors import HooklineError
 from hookline.record.runs import Rank
-from hookline.report.tables import print_run
+from hookline.report.terminal import print_run
 from hookline.runs import Run
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def report(kept: Rank, options: Options, stderr: TextIO, say: Callable[[str], No
         inner = f"{folder}/rank{info.rank}" if info.rank else folder
         _try(lambda: run.to_tensorboard(inner), inner, say)
     if options.files and info.rank == 0:
-        say(f"kept in {kept.path}; hookline show {kept.path}")
+        of = f" has all {info.ranks} processes" if info.ranks > 1 else ""
+        say(f"kept in {kept.path}; hookline show {kept.path}{of}")
 
 
 def _try(write: Callable[[], None], what: str, say: Callable[[str], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import traceback
 from contextlib import AbstractContextManager
@@ -16,6 +17,7 @@ from hookline.cli.script import Program, ProgramError
 from hookline.report.formats import is_known
 
 if TYPE_CHECKING:
+    from hookline.record.live import Live
     from hookline.record.writer import Writer
 
 MEASURES = {
@@ -51,6 +53,7 @@ def _measures(command: Any) -> Any:
       hookline run --level both train.py  of modules, and of the functions in each
       hookline run -o run.hookline train.py        keep it, for hookline show
       hookline run --where 'encoder.**' train.py   only what is in the encoder
+      hookline run --live train.py        a line on the terminal meanwhile
     """,
 )
 @_measures
@@ -90,6 +93,11 @@ def _measures(command: Any) -> Any:
     metavar="DIR",
     help="A folder to write the run to, for TensorBoard.",
 )
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Show in the bottom line of the terminal how the run stands, while it goes on.",
+)
 @click.option("-m", "as_module", is_flag=True, help="The program is a module, not a file.")
 @click.argument("program", metavar="PROGRAM", type=click.UNPROCESSED)
 @click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
@@ -101,7 +109,8 @@ def run(program: str, args: tuple[str, ...], *, as_module: bool, **options: Any)
     """
     found = Options(**options)
     found.check()
-    return Start(Program.from_args(program, args, as_module=as_module), found)
+    command = [*(["-m"] if as_module else []), program, *args]
+    return Start(Program.from_args(program, args, as_module=as_module), found, command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +123,7 @@ class Options:
     every: int
     outputs: tuple[str, ...]
     tensorboard: str | None
+    live: bool
 
     def check(self) -> None:
         """Refuse what can't be written, before the program runs.
@@ -141,24 +151,31 @@ class Options:
 
 
 class Start:
-    """A program to be run under hooks."""
+    """A program to be run under hooks.
 
-    def __init__(self, program: Program, options: Options) -> None:
+    Args:
+        program: the program.
+        options: what is measured, and what becomes of it.
+        command: what the user called: the program and its arguments.
+    """
+
+    def __init__(self, program: Program, options: Options, command: list[str]) -> None:
         self._program = program
         self._options = options
+        self._command = command
 
     def start(self) -> None:
         """Run the program; what it raises comes out."""
         # First, with hookline's own search path: the program's folder may hold a `queue.py`.
-        hooks = _load_hooks(self._options, self._program.argv)
+        hooks = _load_hooks(self._options, self._command)
         self._program.prepare()
         self._program.run(around=hooks)
 
 
-def _load_hooks(options: Options, argv: list[str]) -> AbstractContextManager[object] | None:
+def _load_hooks(options: Options, command: list[str]) -> AbstractContextManager[object] | None:
     """Import and make what is needed; if that fails, the program runs without hooks."""
     try:
-        return _Hooks(options, argv)
+        return _Hooks(options, command)
     except Exception:  # noqa: BLE001 (whatever our fault is)
         _say_fault(sys.stderr, "could not load its hooks; the program runs without them")
         return None
@@ -170,20 +187,23 @@ class _Hooks:
     A fault of hookline's own never comes out of here: it is reported, and the program goes on.
     """
 
-    def __init__(self, options: Options, argv: list[str]) -> None:
+    def __init__(self, options: Options, command: list[str]) -> None:
         from hookline.cli import outcome
 
         self._options = options
         self._report = outcome.report
-        self._writer = _writer(options, argv, self._say)
-        self._were_on = False
         # The program may put another stream in its place.
         self._stderr = sys.stderr
+        self._writer = _writer(options, command, self._say)
+        self._live = _live(self._writer, self._stderr, self._say) if options.live else None
+        self._were_on = False
 
     def __enter__(self) -> Self:
         try:
             self._writer.start()
             self._were_on = True
+            if self._live is not None:
+                self._live.start()
         except Exception as error:  # noqa: BLE001 (whatever our fault is)
             self._refuse(error)
         return self
@@ -194,12 +214,19 @@ class _Hooks:
         if not self._were_on:
             return
         try:
+            if self._live is not None:
+                self._end_live(self._live)
             kept = self._writer.close(error)
             if not isinstance(error, ProgramError):
                 _flush_stdout()
                 self._report(kept, self._options, self._stderr, self._say)
         except Exception:  # noqa: BLE001 (whatever our fault is)
             _say_fault(self._stderr, "could not make its report; the program is not affected")
+
+    def _end_live(self, live: Live) -> None:
+        fault = live.stop()
+        if fault is not None:
+            self._say(f"a fault of its own ended --live: {fault!r}")
 
     def _refuse(self, error: Exception) -> None:
         from hookline.errors import RunFileError
@@ -216,7 +243,7 @@ class _Hooks:
             self._stderr.write(f"hookline: {text}\n")
 
 
-def _writer(options: Options, argv: list[str], say: Any) -> Writer:
+def _writer(options: Options, command: list[str], say: Any) -> Writer:
     from hookline.record.measures import Measures
     from hookline.record.run import Recorder
     from hookline.record.writer import Writer
@@ -224,7 +251,24 @@ def _writer(options: Options, argv: list[str], say: Any) -> Writer:
     chosen = dict.fromkeys(options.measures or ("time", "nonfinite"), True)
     measures = Measures(**chosen, level=options.level, every=options.every)
     path = next(iter(options.files), None)
-    return Writer(Recorder(measures, options.where), path, argv, say)
+    return Writer(Recorder(measures, options.where), path, command, say)
+
+
+def _live(writer: Writer, stderr: Any, say: Any) -> Live | None:
+    """The line on the terminal; of several processes the first one shows it."""
+    from hookline.record.live import Live
+    from hookline.record.ranks import Place
+
+    if Place.here().rank:
+        return None
+    try:
+        if os.environ.get("TERM") == "dumb" or not stderr.isatty():
+            say("--live needs a terminal, and stderr is none; the program runs without the line")
+            return None
+        return Live(writer.glance, stderr)
+    except Exception:  # noqa: BLE001 (whatever our fault is)
+        _say_fault(stderr, "could not start --live; the program runs without the line")
+        return None
 
 
 def _flush_stdout() -> None:

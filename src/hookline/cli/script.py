@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import difflib
 import os
 import pkgutil
@@ -108,6 +109,8 @@ class Program(ABC):
             if os.getpid() == process:
                 error = self._error
                 around.__exit__(type(error) if error else None, error, None)
+                if isinstance(error, KeyboardInterrupt):
+                    _remember_interrupt()
 
         atexit.register(leave)
         return leave
@@ -229,6 +232,16 @@ def _fresh_main() -> ModuleType:
         namespace |= {"__annotations__": {}}
     namespace["__builtins__"] = builtins
     return main
+
+
+def _remember_interrupt() -> None:
+    """Let Python end the process by the signal, as it does after Ctrl-C.
+
+    What it goes by is how the last piece of source that was run has ended; a report that makes a
+    named tuple or a dataclass runs one.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        exec("raise KeyboardInterrupt")  # noqa: S102
 
 
 def _print_without_us(error: BaseException, then: Callable[[], None]) -> None:

@@ -68,6 +68,12 @@ class Findings:
             found = list(self._found.values())
         return [replace(f.row, times=f.times, skipped=f.skipped) for f in found]
 
+    @property
+    def times(self) -> int:
+        """How often anything was found."""
+        with self._lock:
+            return sum(finding.times for finding in self._found.values())
+
     def clear(self) -> None:
         """Forget all."""
         with self._lock:

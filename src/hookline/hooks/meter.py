@@ -160,6 +160,20 @@ class TimeMeter:
         with self._lock:
             self._read_pending(wait=True)
 
+    def slowest(self) -> tuple[Measured, float] | None:
+        """What took most time of its own so far, and its share of all; waits for nothing."""
+        with self._lock:
+            found = list(self.series.items())
+        own: dict[tuple[str, str | None, str], int] = {}
+        for what, series in found:
+            place = what.root, what.path, what.name
+            own[place] = own.get(place, 0) + series.self_total
+        if not sum(own.values()):
+            return None
+        most = max(own, key=lambda place: own[place])
+        what = next(what for what, _ in found if (what.root, what.path, what.name) == most)
+        return what, own[most] / sum(own.values())
+
     def rows(self) -> list[TimeRow]:
         """What was measured so far."""
         self.settle()

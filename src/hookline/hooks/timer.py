@@ -56,6 +56,10 @@ class Timer:
         """What was measured, a row for each module or function, mode and direction."""
         return self._meter.rows()
 
+    def slowest(self) -> tuple[Measured, float] | None:
+        """What took most time of its own so far, and its share of all; waits for no device."""
+        return self._meter.slowest()
+
     def summary(self) -> dict[str, dict[str, Any]]:
         """What was measured, by name.
 

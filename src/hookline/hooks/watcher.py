@@ -87,6 +87,11 @@ class Watcher:
         self._overflows.settle()
         return self._findings.rows()
 
+    @property
+    def times(self) -> int:
+        """In how many calls something was found so far; waits for no device."""
+        return self._findings.times
+
     def reset(self) -> None:
         """Forget what was found; the next is the first again."""
         self._line.clear()

@@ -35,6 +35,11 @@ class Census:
         known = roots.known()
         self._before = {(r.name, mode): n for r in known for mode, n in r.passes.items()}
 
+    def passes(self) -> dict[str, int]:
+        """How many passes of each root there were, of those that are still there."""
+        found = {root.name: sum(self._since(root).values()) for root in roots.known()}
+        return {name: passes for name, passes in found.items() if passes}
+
     def rows(self, *, over: bool) -> Iterator[ModuleRow | PassRow | Silent]:
         """A row for each module and for each mode of a root that ran.
 
@@ -51,8 +56,7 @@ class Census:
         yield from self._passes.values()
 
     def _look_at(self, root: Root, *, over: bool) -> Iterator[Silent]:
-        counts = {m: n - self._before.get((root.name, m), 0) for m, n in root.passes.items()}
-        counts = {mode: n for mode, n in counts.items() if n}
+        counts = self._since(root)
         if not counts:
             return
         last = sum(root.passes.values()) - 1
@@ -63,6 +67,12 @@ class Census:
             self._modules[root.name] = root.version, list(_modules_of(root))
         if over:
             yield from self._silent(root)
+
+    def _since(self, root: Root) -> dict[str, int]:
+        """The passes since the begin, by mode."""
+        # Other threads may add a mode at any time.
+        counts = {m: n - self._before.get((root.name, m), 0) for m, n in list(root.passes.items())}
+        return {mode: n for mode, n in counts.items() if n}
 
     def _silent(self, root: Root) -> Iterator[Silent]:
         model = root.module

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from hookline import function_hooks, module_hooks
 from hookline.core.scope import HookObject
 from hookline.errors import HookValueError
 
@@ -48,7 +47,7 @@ class Measures:
             msg = f"{self.level!r} is no level; choose one of {', '.join(LEVELS)}"
             raise HookValueError(msg)
         if not self._wanted:
-            msg = f"there is nothing to measure; choose from {', '.join(_MAKERS)}"
+            msg = f"there is nothing to measure; choose from {', '.join(MAKERS)}"
             raise HookValueError(msg)
 
     @property
@@ -59,8 +58,10 @@ class Measures:
 
     def hooks(self) -> Iterator[HookObject]:
         """New hooks that measure this."""
+        from hookline import function_hooks, module_hooks
+
         for name in self._wanted:
-            hook, options = _MAKERS[name]
+            hook, options = MAKERS[name]
             if self.level != "function":
                 yield getattr(module_hooks, hook)(**options(self))
             if self.level != "module":
@@ -75,7 +76,7 @@ def _none(_: Measures) -> dict[str, Any]:
     return {}
 
 
-_MAKERS: Final[dict[str, tuple[str, Callable[[Measures], dict[str, Any]]]]] = {
+MAKERS: Final[dict[str, tuple[str, Callable[[Measures], dict[str, Any]]]]] = {
     "time": ("TimerHook", _none),
     "nonfinite": ("NonFiniteHook", _none),
     "stats": ("StatsHook", lambda measures: {"every": measures.every}),

@@ -15,11 +15,14 @@ from hookline.core.handle import HookHandle
 from hookline.core.scope import HookObject, entry_of, register_object
 from hookline.functions import places as function_places
 from hookline.functions.hook import FunctionHook
+from hookline.hooks.meter import Measured
 from hookline.hooks.stats import Statistics
 from hookline.hooks.timer import Timer
+from hookline.hooks.watcher import Watcher
 from hookline.modules import places as module_places
 from hookline.record.census import Census
 from hookline.record.course import Course
+from hookline.record.live import Glance
 from hookline.record.measures import Measures
 from hookline.record.rows import EventRow, FaultRow, SeriesRow
 from hookline.record.wanted import Wanted
@@ -106,6 +109,15 @@ class Recorder:
         found[FaultRow] = [FaultRow(text) for text in faults]
         return found
 
+    def glance(self) -> Glance:
+        """How the run stands; waits for nothing."""
+        slowest = [hook.slowest() for hook in self._hooks if isinstance(hook, Timer)]
+        found = [hook.times for hook in self._hooks if isinstance(hook, Watcher)]
+        # Of both levels, the modules come first.
+        most = next(filter(None, slowest), None)
+        named = None if most is None else (_name(most[0]), most[1])
+        return Glance(self._census.passes(), named, sum(found) if found else None)
+
     def _rows_of(self, hook: Any) -> Iterable[Any]:
         """All that a hook tells; a fault in that is one of ours."""
         try:
@@ -140,6 +152,12 @@ class Recorder:
 
 _TELLING: Final = ("rows", "parameter_rows", "uncounted")
 """The methods by which hooks tell what they measured."""
+
+
+def _name(what: Measured) -> str:
+    """What is shown of it in a line."""
+    path = f"{what.root} {what.path or ''}".strip()
+    return f"{path}:{what.name}".lstrip(":") if what.name else path
 
 
 def _guarded(

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from hookline.errors import RunFileError
-from hookline.record.rows import RunRow
+from hookline.record.rows import EventRow, RunRow, SeriesRow
 from hookline.record.schema import APPLICATION, NAMES, VERSION, reader
 
 RowT = TypeVar("RowT")
+
+_COURSE: Final = (SeriesRow, EventRow)
+
+_APART: Final = 600.0
+"""Processes of a run begin within so many seconds; ids may come again later."""
+
+_SILENT: Final = 600.0
+"""A process elsewhere that has not written for so many seconds is taken for dead."""
 
 
 class Rank:
@@ -43,6 +54,12 @@ class Rank:
             raise RunFileError(msg)
         return self.rows(RunRow)[0]
 
+    @property
+    def state(self) -> str:
+        """As `RunRow.state`, or `"killed"` where it says `running` and there is no such process."""
+        info = self.info
+        return "killed" if info.state == "running" and not _is_alive(info) else info.state
+
     def rows(self, kind: type[RowT]) -> list[RowT]:
         """The rows of a class, such as `TimeRow`."""
         return self._tables.get(kind, [])
@@ -53,10 +70,17 @@ class RunData:
 
     Args:
         ranks: its processes.
+        missing: the ranks of which no file was found.
+
+    Attributes:
+        missing: likewise.
     """
 
-    def __init__(self, ranks: Sequence[Rank]) -> None:
+    missing: tuple[int, ...] = ()
+
+    def __init__(self, ranks: Sequence[Rank], missing: Sequence[int] = ()) -> None:
         self._ranks: Final = tuple(ranks)
+        self.missing = tuple(missing)
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -73,20 +97,59 @@ class RunData:
         return self.ranks[0].rows(kind)
 
 
-def load(path: str | Path) -> RunData:
-    """Read a run.
+def load(path: str | Path, *, course: bool = True) -> RunData:
+    """Read a run, of all its processes.
 
     Args:
-        path: its file, as it was given to `-o` or `record`.
+        path: its file, as it was given to `-o` or `record`. The files of further processes are
+            next to it, as `run.hookline.1` and so on; given one of these, only that is read.
+        course: whether to read how it went over its passes (`SeriesRow`, `EventRow`) too: of a
+            large model, most of the file.
 
     Raises:
         RunFileError: there is no such file, it is no run, or it is of a newer version.
     """
-    return RunData([load_rank(Path(path))])
+    kinds = [kind for kind in NAMES if course or kind not in _COURSE]
+    first = load_rank(Path(path), kinds)
+    several = first.rows(RunRow) and first.info.rank == 0
+    expected = range(1, first.info.ranks) if several else range(0)
+    others = {rank.info.rank: rank for rank in _others(first, expected, kinds)}
+    missing = [number for number in expected if number not in others]
+    return RunData([first, *others.values()], missing)
 
 
-def load_rank(path: Path) -> Rank:
+def _others(first: Rank, expected: Iterable[int], kinds: Collection[type[Any]]) -> Iterator[Rank]:
+    """The other processes of a run, as far as there are files of them."""
+    for number in expected:
+        path = first.path.with_name(f"{first.path.name}.{number}")
+        try:
+            other = load_rank(path, kinds)
+            found = other.info
+        except RunFileError:
+            continue  # it was killed before it wrote anything, or is elsewhere
+        if found.id == first.info.id and abs(found.started - first.info.started) <= _APART:
+            yield other
+
+
+def _is_alive(info: RunRow) -> bool:
+    """Whether the process of a run is there; of one on another machine, whether it still writes."""
+    if info.host != platform.node():
+        return time.time() - info.updated < _SILENT
+    try:
+        os.kill(info.process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def load_rank(path: Path, kinds: Collection[type[Any]] = tuple(NAMES)) -> Rank:
     """Read the file of one process of a run.
+
+    Args:
+        path: the file.
+        kinds: the rows to read, by their class; all by default.
 
     Raises:
         RunFileError: as `load` does.
@@ -98,7 +161,7 @@ def load_rank(path: Path) -> Rank:
         # Writable where that can be: SQLite must roll back what a killed process left half-done.
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as opened:
             _check(path, opened)
-            return Rank(path, {kind: _read(opened, kind) for kind in NAMES})
+            return Rank(path, {kind: _read(opened, kind) for kind in kinds})
     except sqlite3.DatabaseError as error:
         msg = f"{path} can't be read as a run: {error}"
         raise RunFileError(msg) from error

@@ -132,8 +132,9 @@ def _make_room(path: Path) -> None:
     try:
         if not path.exists() or path.stat().st_size == 0:
             return
-        running = [row for row in load_rank(path).rows(RunRow) if row.state == "running"]
-        if any(row.host == platform.node() and _is_alive(row.process) for row in running):
+        before = load_rank(path)
+        running = [row for row in before.rows(RunRow) if row.host == platform.node()]
+        if running and before.state == "running":
             msg = (
                 f"{path} is being written by process {running[0].process}; "
                 "give another file, or wait until it has ended"
@@ -143,16 +144,6 @@ def _make_room(path: Path) -> None:
         path.unlink()
     except OSError as error:
         raise _failure(path, "can't be replaced", error) from error
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _failure(path: Path, what: str, error: Exception) -> RunFileError:

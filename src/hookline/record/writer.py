@@ -17,6 +17,7 @@ import torch
 from hookline._version import __version__
 from hookline.core.thread import local
 from hookline.errors import RunFileError
+from hookline.record.live import Glance
 from hookline.record.ranks import Place
 from hookline.record.rows import RunRow
 from hookline.record.run import Recorder, Tables
@@ -101,6 +102,10 @@ class Writer:
         if self._store is not None:
             self._store.close()
         return Rank(self._path or Path(), tables)
+
+    def glance(self) -> Glance:
+        """How the run stands; waits for nothing."""
+        return self._recorder.glance()
 
     def now(self) -> Rank:
         """What there is now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from hookline.record.merge import over_ranks, remarks
 from hookline.record.rows import RunRow
 from hookline.record.runs import RunData
 from hookline.report.packed import packed
@@ -70,9 +72,11 @@ def render(run: RunData) -> str:
         >>> "</html>" in render(RunData([Rank(Path("run.hookline"), {})]))
         True
     """
-    infos = [row for rank in run.ranks for row in rank.rows(RunRow)]
+    begun = RunData([rank for rank in run.ranks if rank.rows(RunRow)])
+    infos = [rank.info for rank in begun.ranks]
     return _template().render(
         title=shlex.join(infos[0].program) if infos else "an empty run",
+        over_ranks={"remarks": remarks(begun), "rows": [asdict(row) for row in over_ranks(begun)]},
         ranks=[packed(rank, SERIES_ROOM // len(run.ranks)) for rank in run.ranks],
         style=_part("page.css"),
         script=Markup("\n").join(_part(f"{name}.js") for name in _SCRIPTS),

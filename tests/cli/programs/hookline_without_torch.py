@@ -23,6 +23,7 @@ class Writer:
 
     def close(self, _):
         self._fail_in("close")
+        exec("0")  # noqa: S102 - as named tuples and dataclasses do when they are made
         now = time.time()
         return Rank(Path(), {RunRow: [RunRow("", ("",), "finished", now, now)]})
 

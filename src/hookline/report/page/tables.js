@@ -236,6 +236,17 @@ const drawSilent = (host, view) => {
 };
 
 const drawRanks = (host, view) => {
+  const { remarks, rows } = JSON.parse(at("over-ranks").textContent);
+  const [processes, times] = [element("section"), element("section")];
+  host.append(element("ul", {}, ...remarks.map((text) => element("li", {}, text))), processes, times);
+  const drawn = [drawProcesses(processes, view), drawOverRanks(times, view, rows.filter(inView(view)))];
+  return {
+    search: (query) => drawn.forEach((each) => each.search?.(query)),
+    print: (on) => drawn.forEach((each) => each.print?.(on)),
+  };
+};
+
+const drawProcesses = (host, view) => {
   return drawTable(host, view, {
     label: "Ranks",
     rows: view.ranks.map((rank) => rank.info).filter(Boolean),
@@ -249,6 +260,25 @@ const drawRanks = (host, view) => {
       column("host", (row) => row.host, { width: 14, drop: 2 }),
       column("process", (row) => row.process, { kind: "count", drop: 3 }),
       column("error", (row) => row.error, { width: 30, drop: 4 }),
+    ],
+  });
+};
+
+/** The time of a call over all processes, as `record/merge.py` tells it. */
+const drawOverRanks = (host, view, rows) => {
+  return drawTable(host, view, {
+    label: "Time of a call over the ranks",
+    rows,
+    words: (row) => [address(row), row.type],
+    empty: "Nothing ran in several processes.",
+    columns: [
+      column("module or function", address, { width: 26, drop: 0 }),
+      column("direction", (row) => row.direction, { width: 10, drop: 0 }),
+      column("minimum", (row) => row.minimum, { kind: "time", drop: 2 }),
+      column("median", (row) => row.median, { kind: "time", drop: 0 }),
+      column("maximum", (row) => row.maximum, { kind: "time", drop: 0 }),
+      column("slowest rank", (row) => row.slowest, { kind: "count", drop: 1 }),
+      column("ranks", (row) => row.ranks, { kind: "count", drop: 3 }),
     ],
   });
 };

@@ -2,12 +2,15 @@
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from hookline.core.records import TimeRow
-from hookline.report.tables import NOTHING_CALLED, print_time, time_table
+from hookline.record.runs import Rank, RunData
+from hookline.report.tables.times import sheets
+from hookline.report.terminal import draw, print_sheets
 
 
 def row(path, direction="forward", total=1.0, own=None, **changes):
@@ -25,7 +28,7 @@ def function(name, path="", **changes):
 
 def printed(rows):
     file = io.StringIO()
-    print_time(rows, file)
+    print_sheets(sheets(RunData([Rank(Path(), {TimeRow: list(rows)})])), file)
     return file.getvalue()
 
 
@@ -315,14 +318,12 @@ def test_narrowest_terminal_folds_names(monkeypatch):
     assert "100.0%" in text
 
 
-def test_nothing_called():
-    """Without rows, the report says so and names likely causes, one sentence a line."""
-    assert printed([]) == NOTHING_CALLED + "\n"
-
-
 def test_table_can_be_printed_by_the_user():
     """The tables are rich objects, to be shown in any console."""
     console = Console(file=io.StringIO(), width=100, record=True)
-    console.print(time_table([row("")], without=["type"]))
+    (table,) = sheets(RunData([Rank(Path(), {TimeRow: [row("")]})]))
+    console.print(draw(table.narrowed(1)))
+    text = console.export_text()
 
-    assert "type" not in console.export_text()
+    assert "type" not in text
+    assert "100.0%" in text
