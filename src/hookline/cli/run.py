@@ -51,9 +51,10 @@ def _measures(command: Any) -> Any:
       hookline run app/                   a folder or zip file with a __main__.py
       hookline run --time train.py        time by module, and nothing else
       hookline run --level both train.py  of modules, and of the functions in each
+      hookline run --stats -o report.html train.py a report to look at in a browser
       hookline run -o run.hookline train.py        keep it, for hookline show
       hookline run --where 'encoder.**' train.py   only what is in the encoder
-      hookline run --live train.py        a line on the terminal meanwhile
+      hookline run --live train.py                 a line on the terminal meanwhile
     """,
 )
 @_measures
