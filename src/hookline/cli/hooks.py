@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 import click
 
-import hookline
-
 
 class Ready(NamedTuple):
     """A ready-made hook."""
@@ -62,7 +60,7 @@ def catalogue() -> Iterator[Ready]:
     from hookline.record.measures import MAKERS
 
     options = {hook: f"--{name}" for name, (hook, _) in MAKERS.items()}
-    folder = Path(hookline.__file__).parent
+    folder = Path(__file__).parents[1]
     for module in ("module_hooks", "function_hooks"):
         for node in _tree(folder / f"{module}.py").body:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hookline."):
