@@ -155,7 +155,7 @@ def load_rank(path: Path, kinds: Collection[type[Any]] = tuple(NAMES)) -> Rank:
         RunFileError: as `load` does.
     """
     if not path.is_file():
-        msg = f"there is no run at {path}"
+        msg = f"there is no run at {path}; `hookline run -o {path.name} ...` keeps one"
         raise RunFileError(msg)
     try:
         # Writable where that can be: SQLite must roll back what a killed process left half-done.
@@ -163,7 +163,10 @@ def load_rank(path: Path, kinds: Collection[type[Any]] = tuple(NAMES)) -> Rank:
             _check(path, opened)
             return Rank(path, {kind: _read(opened, kind) for kind in kinds})
     except sqlite3.DatabaseError as error:
-        msg = f"{path} can't be read as a run: {error}"
+        msg = (
+            f"{path} can't be read as a run: {error}; give a file that `hookline run -o` or "
+            "`hookline.record` wrote"
+        )
         raise RunFileError(msg) from error
 
 
