@@ -174,7 +174,7 @@ else:
             return import_module(f"hookline.{name}")
         if name not in _HOME_OF:
             msg = f"module 'hookline' has no attribute {name!r}"
-            raise AttributeError(msg)
+            raise AttributeError(msg, name=name, obj=sys.modules[__name__])
         found = getattr(import_module(f"hookline.{_HOME_OF[name]}"), name)
         globals()[name] = found
         return found

@@ -435,6 +435,7 @@ def test_p5_another_structure_is_refused_with_the_one_that_is_expected(kind, val
     ):
         loss_of(module(a, b)).backward()
     assert "careless of Both, call 0" in str(caught.value)
+    assert " in place of ('gradient', 'gradient'); give" in str(caught.value)
     assert a.grad is None
 
 

@@ -127,7 +127,7 @@ def test_what_is_no_run_is_not_replaced(path):
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(RunFileError, match="can't be written: unable to open"):
+    with pytest.raises(RunFileError, match=r"can't be written: there is no folder .*no$"):
         Store(tmp_path / "no" / "run.hookline")
 
 

@@ -119,7 +119,16 @@ def _read(call: ModuleCall, outline: Outline, value: object, hook: str) -> list[
         expected = outline.fill(["gradient"] * outline.count)
         msg = (
             f"{hook} of {call.describe()} gave gradients of another structure: "
-            f"{describe(value)} in place of {expected!r}; give the structure that the hook got, "
-            "or nothing to leave them unchanged"
+            f"{describe(_shown(value))} in place of {_shown(expected)!r}; give the structure that "
+            "the hook got, or nothing to leave them unchanged"
         )
         raise HookTypeError(msg) from None
+
+
+def _shown(value: Any) -> Any:
+    """Gradients of inputs without their empty dict of those by keyword, as users know them."""
+    match value:
+        case (args, dict() as kwargs) if not kwargs:
+            return args
+        case _:
+            return value

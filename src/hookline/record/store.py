@@ -44,6 +44,9 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
+        if not self.path.parent.is_dir():
+            msg = f"{path} can't be written: there is no folder {self.path.parent.absolute()}"
+            raise RunFileError(msg)
         _make_room(self.path)
         try:
             self._connection = sqlite3.connect(
