@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
 
 from hookline.errors import RunFileError
@@ -95,13 +97,36 @@ def load_rank(path: Path) -> Rank:
         msg = f"there is no run at {path}"
         raise RunFileError(msg)
     try:
-        # Writable where that can be: SQLite must roll back what a killed process left half-done.
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as opened:
-            _check(path, opened)
-            return Rank(path, {kind: _read(opened, kind) for kind in NAMES})
+        return Rank(path, _tables(path, path))
     except sqlite3.DatabaseError as error:
+        if error.sqlite_errorname in _NOT_ROLLED_BACK:
+            return Rank(path, _tables_of_copy(path))
         msg = f"{path} can't be read as a run: {error}"
         raise RunFileError(msg) from error
+
+
+_NOT_ROLLED_BACK: Final = ("SQLITE_READONLY_ROLLBACK", "SQLITE_CANTOPEN")
+"""What SQLite says where a killed process left half a transaction and nobody may undo it."""
+
+
+def _tables(path: Path, file: Path) -> dict[type[Any], list[Any]]:
+    """What is in a file, which is that at a path, or a copy of it."""
+    # Writable where that can be: SQLite must roll back what a killed process left half-done.
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as opened:
+        _check(path, opened)
+        return {kind: _read(opened, kind) for kind in NAMES}
+
+
+def _tables_of_copy(path: Path) -> dict[type[Any], list[Any]]:
+    """What is in a file that can't be written, as it is after half a transaction is undone."""
+    with TemporaryDirectory() as folder:
+        try:
+            for name in (path.name, f"{path.name}-journal"):
+                shutil.copyfile(path.with_name(name), Path(folder) / name)
+            return _tables(path, Path(folder) / path.name)
+        except (OSError, sqlite3.DatabaseError) as error:
+            msg = f"{path} can't be read as a run: {error}"
+            raise RunFileError(msg) from error
 
 
 def _check(path: Path, opened: sqlite3.Connection) -> None:

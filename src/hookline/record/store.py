@@ -132,17 +132,25 @@ def _make_room(path: Path) -> None:
     try:
         if not path.exists() or path.stat().st_size == 0:
             return
-        running = [row for row in load_rank(path).rows(RunRow) if row.state == "running"]
-        if any(row.host == platform.node() and _is_alive(row.process) for row in running):
-            msg = (
-                f"{path} is being written by process {running[0].process}; "
-                "give another file, or wait until it has ended"
-            )
-            raise RunFileError(msg)
+        for row in load_rank(path).rows(RunRow):
+            if row.state == "running" and _is_written(path, row):
+                msg = (
+                    f"{path} is being written by process {row.process}; "
+                    "give another file, or wait until it has ended"
+                )
+                raise RunFileError(msg)
         path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
         path.unlink()
     except OSError as error:
         raise _failure(path, "can't be replaced", error) from error
+
+
+def _is_written(path: Path, row: RunRow) -> bool:
+    if row.host != platform.node():
+        return False
+    if row.process == os.getpid():  # or an earlier one of that number, as in containers
+        return any(store.path.exists() and store.path.samefile(path) for store in _open)
+    return _is_alive(row.process)
 
 
 def _is_alive(process: int) -> bool:
@@ -156,4 +164,6 @@ def _is_alive(process: int) -> bool:
 
 
 def _failure(path: Path, what: str, error: Exception) -> RunFileError:
-    return RunFileError(f"{path} {what}: {error}")
+    moved = getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_DBMOVED"
+    reason = "it was moved or removed meanwhile" if moved else error
+    return RunFileError(f"{path} {what}: {reason}")

@@ -39,10 +39,18 @@ class Wanted:
         """Whether every call is wanted."""
         return not self._patterns and not self._roots
 
+    def root(self, root: Root) -> bool:
+        """Whether anything in a root is wanted, as far as the models say."""
+        return not self._roots or root in self._roots
+
+    def seat(self, root: Root, key: Key[nn.Module]) -> bool:
+        """Whether calls of a module in a root are wanted, as far as the patterns say."""
+        return not self._patterns or key in self._part(root).keys
+
     def module(self, call: ModuleCall) -> bool:
         """Whether a call of a module is wanted."""
         root: Any = call.running.root
-        return self._has(root) and (not self._patterns or call.key in self._part(root).keys)
+        return self.root(root) and self.seat(root, call.key)
 
     def function(self, call: FunctionCall) -> bool:
         """Whether a call of a function is wanted; outside any module none is, if not all are."""
@@ -50,7 +58,7 @@ class Wanted:
         if parent is None:
             return False
         root: Any = parent.running.root
-        return self._has(root) and (not self._patterns or self._part(root).chosen.takes(call))
+        return self.root(root) and (not self._patterns or self._part(root).chosen.takes(call))
 
     def unmatched(self) -> list[str]:
         """For each pattern that matched nothing anywhere, what is known of that."""
@@ -60,9 +68,6 @@ class Wanted:
             for place, pattern in patterns
             if place not in self._matched
         ]
-
-    def _has(self, root: Root) -> bool:
-        return not self._roots or root in self._roots
 
     def _part(self, root: Root) -> _Part:
         part = self._parts.get(root)
