@@ -62,7 +62,7 @@ class Recorder:
         self._number: Final = next(_numbers)
         self.measures: Final = measures
         self._hooks: Final = list(measures.hooks())
-        self._wanted: Final = Wanted(where, models)
+        self._wanted: Final = Wanted(where, models, functions=measures.level != "module")
         self._handles: list[HookHandle] = []
         self._opened: list[HookObject] = []
         names = [hook.name for hook in self._hooks]

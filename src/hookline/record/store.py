@@ -141,6 +141,8 @@ def _make_room(path: Path) -> None:
                 raise RunFileError(msg)
         path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
         path.unlink()
+    except RunFileError:
+        raise
     except OSError as error:
         raise _failure(path, "can't be replaced", error) from error
 
