@@ -137,7 +137,7 @@ class _Known:
             return
         self._seats, self._version = root.seats, root.version
         self.modules |= {row.path: row for row in _modules_of(root)}
-        reasons = Reasons(self._as_called(root) or model, root.seats, self.ran)
+        reasons = Reasons(self._as_called(root, model), root.seats, self.ran)
         never = self._modules_that_never_ran(root, wanted)
         self._never |= {
             path: Silent(
@@ -153,10 +153,10 @@ class _Known:
             if path not in ran_at:
                 yield self._told_late(row, ran_at)
 
-    def _as_called(self, root: Root) -> nn.Module | None:
-        """The wrapper by which the root was called, such as what `torch.compile` gave."""
+    def _as_called(self, root: Root, model: nn.Module) -> nn.Module:
+        """The wrapper by which the root was called, such as what `torch.compile` gave, or itself."""
         around = (key() for key, paths in root.seats.items() if paths == ("",) and key in self.ran)
-        return next((m for m in around if m is not None and inside(m) is not None), None)
+        return next((m for m in around if m is not None and inside(m) is not None), model)
 
     def _modules_that_never_ran(
         self, root: Root, wanted: Wanted

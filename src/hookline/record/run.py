@@ -103,13 +103,20 @@ class Recorder:
         found: Tables = {SeriesRow: self._course.series(), EventRow: self._course.events()}
         with aside():  # a scope of the program's own may be open
             rows = [row for hook in self._hooks for row in self._rows_of(hook)]
-            rows += self._census.rows(over=over)
+            rows += self._rows_of_census(over=over)
         for row in rows:
             found.setdefault(type(row), []).append(row)
         faults = [f"a fault of its own: {text}" for text in self.faults]
         faults += self._wanted.unmatched() if over else ()
         found[FaultRow] = [FaultRow(text) for text in faults]
         return found
+
+    def _rows_of_census(self, *, over: bool) -> Iterable[Any]:
+        try:
+            return self._census.rows(over=over)
+        except Exception:  # noqa: BLE001 - whatever our fault is
+            self._note_census()
+            return ()
 
     def _rows_of(self, hook: Any) -> Iterable[Any]:
         """All that a hook tells; a fault in that is one of ours."""
