@@ -182,7 +182,8 @@ def _row(recorder: Recorder, program: Sequence[str], place: Place) -> RunRow:
 
 
 def _ended(row: RunRow, error: BaseException | None) -> RunRow:
-    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+    left_early = isinstance(error, GeneratorExit)
+    if error is None or left_early or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return replace(row, state="finished")
     state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     return replace(row, state=state, error="".join(traceback.format_exception_only(error)).strip())
