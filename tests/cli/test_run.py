@@ -208,10 +208,10 @@ def test_a_missing_extra_is_named(here):
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     result = run(here, "--tensorboard", "tb", "-o", "a.json", "train.py", env=environment)
     assert_as_without(result)
+    needs = "TensorBoard files need tensorboard: pip install 'hookline[tensorboard]'"
     assert told(result) == [
         f"hookline: wrote {here / 'a.json'}",
-        f"hookline: could not write {here / 'tb'}: TensorBoard files need tensorboard: "
-        "pip install 'hookline[tensorboard]'",
+        f"hookline: could not write {here / 'tb'}: {needs}",
     ]
 
 
@@ -238,7 +238,9 @@ def test_a_program_that_is_terminated_leaves_its_last_commit(here):
 
 def test_a_program_that_records_itself(here):
     """`hookline.record` in a program that runs under `hookline run`: both are complete."""
-    code = PROGRAM.replace("main()\nsys", "import hookline\nwith hookline.record('own.hookline'):\n    main()\nsys")
+    code = PROGRAM.replace(
+        "main()\nsys", "import hookline\nwith hookline.record('own.hookline'):\n    main()\nsys"
+    )
     (here / "train.py").write_text(code)
     result = run(here, "-o", "run.hookline", "train.py")
     assert_as_without(result)

@@ -74,7 +74,7 @@ def test_section_6_killed_at_any_moment_it_holds_all_up_to_the_last_commit(seed,
 @pytest.fixture
 def half_written(tmp_path):
     """A file as a process leaves it that is killed in the middle of a commit."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # noqa: S108 - other users can enter this one
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # other users can enter this one
     source, path = tmp_path / "run.hookline", folder / "run.hookline"
     with Store(source) as store:
         store.write(sample())

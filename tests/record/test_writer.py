@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -106,7 +107,7 @@ def test_no_call_of_the_writer_is_seen(path, eager):
 
 
 def test_threads_and_files_are_as_before(path):
-    before, files = threading.enumerate(), len(os.listdir("/proc/self/fd"))
+    before, files = threading.enumerate(), len(list(Path("/proc/self/fd").iterdir()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(3):
@@ -114,7 +115,7 @@ def test_threads_and_files_are_as_before(path):
                 train(model(), 1)
         gc.collect()
     assert threading.enumerate() == before
-    assert len(os.listdir("/proc/self/fd")) <= files
+    assert len(list(Path("/proc/self/fd").iterdir())) <= files
 
 
 def test_it_is_written_while_new_models_come(path, eager):
@@ -286,9 +287,10 @@ def test_a_recording_that_is_dropped_is_ended_with_a_warning(path):
         run = hookline.record(where)
         run.__enter__()
         train(net)
+        dropped = [run]
+        del run
         with pytest.warns(ResourceWarning, match="collected while open; its hooks are removed"):
-            del run
-            gc.collect()
+            dropped.clear()
         train(net)
     wait_for(lambda: load(path).info.state == "finished")
     assert load(path).rows(PassRow)[0].passes == 3

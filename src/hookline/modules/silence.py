@@ -40,11 +40,11 @@ LEFT_OUT: Final[Reason] = (
     "the modules around it ran without it, as where a branch is not taken",
 )
 """The cause where a module around it was called."""
-NEVER: Final[Reason] = (
-    "never called",
+_NEVER: Final = (
     "no call was seen; call module(...), not module.forward(...), and where torch.compile was put "
-    "around the model, watch what it returned",
+    "around the model, watch what it returned"
 )
+NEVER: Final[Reason] = ("never called", _NEVER)
 """The cause where nothing better is known."""
 
 

@@ -35,9 +35,7 @@ class Census:
         on_fault: called where a look raised; the exception is being handled.
     """
 
-    def __init__(
-        self, hooks: Iterable[str], wanted: Wanted, on_fault: Callable[[], None]
-    ) -> None:
+    def __init__(self, hooks: Iterable[str], wanted: Wanted, on_fault: Callable[[], None]) -> None:
         self._hooks: Final = tuple(hooks)
         self._wanted: Final = wanted
         self._on_fault: Final = on_fault
@@ -154,7 +152,7 @@ class _Known:
                 yield self._told_late(row, ran_at)
 
     def _as_called(self, root: Root, model: nn.Module) -> nn.Module:
-        """The wrapper by which the root was called, such as what `torch.compile` gave, or itself."""
+        """The wrapper by which it was called, such as what `torch.compile` gave, or the model."""
         around = (key() for key, paths in root.seats.items() if paths == ("",) and key in self.ran)
         return next((m for m in around if m is not None and inside(m) is not None), model)
 

@@ -132,19 +132,23 @@ def _make_room(path: Path) -> None:
     try:
         if not path.exists() or path.stat().st_size == 0:
             return
-        for row in load_rank(path).rows(RunRow):
-            if row.state == "running" and _is_written(path, row):
-                msg = (
-                    f"{path} is being written by process {row.process}; "
-                    "give another file, or wait until it has ended"
-                )
-                raise RunFileError(msg)
+        _check_that_it_is_over(path)
         path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
         path.unlink()
     except RunFileError:
         raise
     except OSError as error:
         raise _failure(path, "can't be replaced", error) from error
+
+
+def _check_that_it_is_over(path: Path) -> None:
+    for row in load_rank(path).rows(RunRow):
+        if row.state == "running" and _is_written(path, row):
+            msg = (
+                f"{path} is being written by process {row.process}; "
+                "give another file, or wait until it has ended"
+            )
+            raise RunFileError(msg)
 
 
 def _is_written(path: Path, row: RunRow) -> bool:
