@@ -105,6 +105,7 @@ def test_r9_a_row_says_what_and_why():
         "containers are never called; watch the modules in it: 'encoder.layers.0', "
         "'encoder.layers.1'",
         ("Forward", "Backward"),
+        rows[0].root,
     )
     assert str(rows[0]).startswith("encoder.layers (ModuleList): no forward; containers are")
     assert [(row.path, row.cause) for row in rows[1:]] == [
