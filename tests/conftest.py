@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,11 @@ from torch.optim import optimizer as torch_optimizer
 from hookline.core.demand import demand
 from hookline.core.thread import local, module_switch
 from hookline.modules.places import everywhere, table
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+"""What the HTML report is opened in; without one, these tests are left out, and it is said so."""
+
+collect_ignore = [] if BROWSER else ["report/test_html_browser.py"]
 
 _ORIGINAL = {
     "nn.Module.__call__": nn.Module.__call__,
@@ -63,3 +69,10 @@ def _nothing_left_behind() -> Iterator[None]:
     for registry in (*table.values(), everywhere, local.thread.modules, local.thread.functions):
         registry.clear()  # so that one test's fault is not the next one's
     assert not left, f"left behind: {left}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out."""
+    if not BROWSER:
+        left_out = "tests/report/test_html_browser.py was left out: there is no chromium or Chrome"
+        terminalreporter.write_line(left_out, yellow=True, bold=True)

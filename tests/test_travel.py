@@ -18,6 +18,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.nn.utils import prune
 
 import hookline
 from hookline import ModuleHook, add_hook, hooks_of, with_hooks
@@ -48,6 +50,10 @@ class Seen(ModuleHook):
     def note(self, call):
         self.count += 1
 
+    def pass_on(self, value):
+        self.count += 1
+        return value
+
     forward_preprocess = forward_postprocess = note
     backward_preprocess = backward_postprocess = note
 
@@ -64,9 +70,13 @@ def value_hooks(model, stack, seen):
             stack.callback(hooks.registry.clear)
 
 
+def called(model):
+    return [module for module in model.modules() if not isinstance(module, nn.ModuleDict)]
+
+
 def torch_style(model, stack, seen):
-    """All four registrations on every module."""
-    for module in model.modules():
+    """All four registrations on every module that is called."""
+    for module in called(model):
         for register in (
             hookline.register_forward_pre_hook,
             hookline.register_forward_hook,
@@ -88,8 +98,8 @@ def on_all_modules(model, stack, seen):
 
 
 def hook_objects(model, stack, seen):
-    """A hook object on every module."""
-    for module in model.modules():
+    """A hook object on every module that is called."""
+    for module in called(model):
         stack.enter_context(add_hook(module, seen))
 
 
@@ -111,7 +121,25 @@ def recorder(model, stack, seen):
     stack.enter_context(Recorder(Measures(time=True, level="both")))
 
 
+def ready_made(model, stack, seen):
+    """The ready-made hooks of both levels, watching the model."""
+    homes = (hookline.module_hooks, hookline.function_hooks)
+    kinds = ("TimerHook", "StatsHook", "NonFiniteHook", "RangeHook", "CaptureHook")
+    hooks = [getattr(home, kind)() for home in homes for kind in kinds]
+    prints = [home.PrintHook(file=io.StringIO()) for home in homes]
+    stack.enter_context(hookline.watch(model, seen.renamed("watched"), *hooks, *prints))
+
+
+def edits(model, stack, seen):
+    """Patches of outputs and gradients, and captures."""
+    change = [hookline.edits.scale(1.0, on=on) for on in ("input", "output", "grad")]
+    stack.enter_context(hookline.patch(model, {"0.0": [seen.pass_on, *change]}))
+    stack.enter_context(hookline.patch(model, {"2": change}, first=True))
+    stack.enter_context(hookline.capture(model, "**", "0.0:linear", what=("input", "output")))
+
+
 MANNERS = [value_hooks, torch_style, on_all_modules, hook_objects, scope, timers, recorder]
+"""Those that hold no tensor; see `hook` for all."""
 
 
 @pytest.fixture
@@ -122,7 +150,7 @@ def model():
     return model
 
 
-@pytest.fixture(params=MANNERS, ids=lambda manner: manner.__name__)
+@pytest.fixture(params=[*MANNERS, ready_made, edits], ids=lambda manner: manner.__name__)
 def hook(request, model):
     """Puts hooks on the model in one manner; they have run once when it is done."""
     seen = Seen()
@@ -245,6 +273,96 @@ for model in models:
     assert result.stdout.split() == [str(expected)] * 2
 
 
+def parametrized(model):
+    nn.utils.parametrizations.weight_norm(model[0][0])
+    return model
+
+
+def pruned(model):
+    return prune.l1_unstructured(model[2], "weight", 0.5) and model
+
+
+def lazy(model):
+    model.append(nn.LazyLinear(3))
+    return model
+
+
+WRAPPED = {
+    "parametrized": parametrized,
+    "pruned": pruned,
+    "lazy": lazy,
+    "compiled": lambda model: torch.compile(model, backend="eager"),
+    "data parallel": nn.DataParallel,
+    "checkpointed": checkpoint_wrapper,
+    "averaged": torch.optim.swa_utils.AveragedModel,
+}
+
+
+def copied_or_told(copy, model):
+    """A copy's class, keys and bytes; of what torch itself does not copy, the error."""
+    try:
+        made = copy(model)
+    except Exception as error:  # noqa: BLE001 - whatever torch says
+        return repr(error)
+    return type(made).__name__, repr(made), list(made.state_dict()), saved(made.state_dict())
+
+
+# While something is compiled, no other module with hooks may be collected; see docs/limits.md.
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("before", [True, False])
+def test_r4_models_that_others_changed_or_wrapped(wrap, way, before):
+    """Hooked before or after that: a copy is what it would be without hooks."""
+    bare = wrap(build())
+    bare(DIGITS)
+    expected = copied_or_told(WAYS[way], bare)
+    seen, model = Seen(), build()
+    with ExitStack() as stack:
+        wrapped = model if before else wrap(model)
+        for manner in (torch_style, hook_objects, ready_made):
+            manner(wrapped, stack, seen)
+        wrapped = wrap(model) if before else wrapped
+        wrapped(DIGITS)
+        is_copy = before and wrap is torch.optim.swa_utils.AveragedModel
+        assert bool(seen.count) != is_copy
+
+        assert copied_or_told(WAYS[way], wrapped) == expected
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_r4_optimizers_and_schedules(kind):
+    """Their state, and the objects themselves, are saved as without the hooks that watch steps."""
+
+    def trained(stack):
+        model = build().eval()
+        optimizer = kind(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        if stack is not None:
+            ready_made(model, stack, Seen())
+            stack.enter_context(hookline.module_hooks.StatsHook(every=1).renamed("scope"))
+        for _ in range(3):
+            model(DIGITS).square().sum().backward()
+            optimizer.step()
+            schedule.step()
+        state = {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+        return saved(state), saved(optimizer), saved(schedule)
+
+    expected = trained(None)
+    with ExitStack() as stack:
+        assert trained(stack) == expected
+
+
+def test_r4_shared_memory(model, hook):
+    """The tensors move, in this process as in another; the hooks stay on here."""
+    hook()
+    weight = model.state_dict()["0.0.weight"].clone()
+    assert model.share_memory() is model
+    assert all(tensor.is_shared() for tensor in model.state_dict().values())
+    assert torch.equal(model.state_dict()["0.0.weight"], weight)
+    assert module_switch
+
+
 def test_r4_saving_inside_a_hook():
     """A hook that saves the model, as training loops do, saves the bare model."""
     model, files = build(), []
@@ -311,7 +429,7 @@ import os, sys, warnings
 import torch
 from torch import nn
 import hookline
-from hookline import ModuleHook
+from hookline import ModuleHook, function_hooks, module_hooks
 from hookline.core.demand import demand
 from hookline.core.thread import module_switch
 from hookline.function_hooks import TimerHook as FunctionTimer
@@ -341,7 +459,7 @@ class Hook(ModuleHook):
 
 
 def step(model):
-    model(torch.ones(1, 2)).sum().backward()
+    model(torch.tensor([[1.0, torch.inf]])).sum().backward()
 
 
 def is_bare():
@@ -351,6 +469,7 @@ def is_bare():
         and torch._C._len_torch_function_stack() == 0
         and torch.backends.mha.get_fastpath_enabled()
         and not torch.nn.modules.module._global_module_registration_hooks
+        and not sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks
         and not sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks
         and (demand.backward, demand.clock) == (0, 0)
         and not module_switch
@@ -398,6 +517,13 @@ manners = [
     lambda: hookline.register_forward_hook(model, fires),
     lambda: hookline.register_module_full_backward_hook(fires),
     lambda: hookline.add_hook(model[0], Hook()),
+    lambda: hookline.capture(model, "0", "0:linear"),
+    lambda: hookline.patch(model, {"0": lambda value: calls.append("patch") or value}),
+    lambda: hookline.watch(model, Hook(), FunctionTimer()),
+    lambda: module_hooks.StatsHook(every=1),
+    lambda: function_hooks.StatsHook(every=1),
+    lambda: module_hooks.NonFiniteHook(),
+    lambda: function_hooks.NonFiniteHook(),
 ]
 def bare():
     calls.clear()
@@ -408,16 +534,13 @@ for manner in manners:
         child = in_child(bare)
         was_on = not is_bare()
         step(model)
-        seen = calls
-        if hasattr(on, "rows"):
-            seen = on.rows()
-        if isinstance(on, Recorder):
-            seen = on.tables()[TimeRow]
+        seen = on.tables() if isinstance(on, Recorder) else calls
+        seen = on.rows() if hasattr(on, "rows") else seen or [*on]
         print(child, was_on, len(seen) > 0, end=" ")
     print(is_bare())
     calls.clear()
 """
-    assert run_fork(tmp_path, code) == "0 True True True\n" * 6
+    assert run_fork(tmp_path, code) == "0 True True True\n" * 13
 
 
 def test_r12_a_scope_can_be_left_in_the_child(tmp_path):

@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     from hookline import module_hooks as module_hooks
     from hookline.core.calls import Inputs as Inputs
     from hookline.core.handle import HookHandle as HookHandle
+    from hookline.core.pause import paused as paused
     from hookline.core.phases import HookKind as HookKind
     from hookline.core.phases import Phase as Phase
     from hookline.core.registry import HookRegistry as HookRegistry
     from hookline.errors import CaptureError as CaptureError
     from hookline.errors import CaptureKeyError as CaptureKeyError
     from hookline.errors import CaptureLimitError as CaptureLimitError
+    from hookline.errors import CompileError as CompileError
     from hookline.errors import HooklineError as HooklineError
     from hookline.errors import HookNameError as HookNameError
     from hookline.errors import HookTypeError as HookTypeError
     from hookline.errors import HookValueError as HookValueError
+    from hookline.errors import HookWarning as HookWarning
     from hookline.errors import MissingExtraError as MissingExtraError
     from hookline.errors import NonFiniteError as NonFiniteError
     from hookline.errors import RunFileError as RunFileError
@@ -90,15 +93,18 @@ else:
     _HOMES = {
         "core.calls": ("Inputs",),
         "core.handle": ("HookHandle",),
+        "core.pause": ("paused",),
         "core.phases": ("HookKind", "Phase"),
         "core.registry": ("HookRegistry",),
         "errors": (
             "CaptureError",
             "CaptureKeyError",
             "CaptureLimitError",
+            "CompileError",
             "HookNameError",
             "HookTypeError",
             "HookValueError",
+            "HookWarning",
             "HooklineError",
             "MissingExtraError",
             "NonFiniteError",

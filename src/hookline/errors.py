@@ -52,6 +52,14 @@ class MissingExtraError(HooklineError, ImportError):
     """Something that is not installed with hookline unless asked for; the message says how."""
 
 
+class CompileError(HooklineError, RuntimeError):
+    """A module has hooks that cannot be part of the one graph that was asked for."""
+
+
+class HookWarning(UserWarning):
+    """Hooks are left out of something, such as a program that is being recorded."""
+
+
 class NonFiniteError(HooklineError, ArithmeticError):
     """NaN or Inf was found.
 

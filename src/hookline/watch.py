@@ -119,7 +119,7 @@ class Watch:
         if prepend:
             makers.reverse()
         placed = self._placed
-        for (path, _, module, function, _), is_seen, seat in zip(
+        for (path, module, _, function, _), is_seen, seat in zip(
             choices, seen, self._watched.seats, strict=True
         ):
             if not is_seen or function is not None:
@@ -130,9 +130,9 @@ class Watch:
                     msg = f"Hook {name} already exists on {path!r}"
                     raise HookNameError(msg)
                 entry = make()
+                placed.append((registry, entry))
                 put_object(registry, entry, module, prepend=prepend)
                 seat.entries.append(entry)
-                placed.append((registry, entry))
 
     def _put_on_functions(self, hooks: _Named, choices: Sequence[Choice], *, prepend: bool) -> None:
         for hook, name in reversed(hooks) if prepend else hooks:
@@ -161,8 +161,13 @@ class Watch:
         Raises:
             BaseException: the first that a hook's `deleted` raised, once all hooks are gone.
         """
-        placed, self._placed = self._placed, []
-        discard_all(placed)
+        try:
+            discard_all(self._placed)
+        except BaseException:  # Ctrl-C: what has begun is finished
+            discard_all(self._placed)
+            raise
+        finally:
+            self._placed = []
 
     def _close_after(self, error: BaseException) -> None:
         try:
@@ -184,9 +189,13 @@ class Watch:
 
     # The default is there still when the interpreter shuts down and modules are emptied.
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        if any(entry.alive for _, entry in self._placed):
-            warn(f"{self!r} was collected while open; its hooks are removed", ResourceWarning)
-        self.close()
+        if "_watched" not in vars(self):  # Ctrl-C before it was made
+            return
+        try:
+            if any(entry.alive for _, entry in self._placed):
+                warn(f"{self!r} was collected while open; its hooks are removed", ResourceWarning)
+        finally:  # also where Ctrl-C comes here
+            self.close()
 
     def silent(self) -> list[Silent]:
         """What was selected, but whose hooks never ran while it was watched; also once closed.

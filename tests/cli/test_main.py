@@ -206,3 +206,14 @@ def called(table, name):
     """What stands behind a name in each of its lines: the number of calls, for functions."""
     lines = [line.split() for line in table.splitlines()]
     return [cells[1] for cells in lines if cells[:1] == [name]]
+
+
+def test_a_program_that_compiles_its_model():
+    """Same losses and as many graphs as without hookline; the model is one row of the report."""
+    plain = python("compiled.py")
+    run = python("-m", "hookline", "run", "compiled.py")
+
+    assert (run.stdout, run.returncode) == (plain.stdout, 0)
+    assert plain.stdout.endswith("1 graphs\n")
+    rows = [line.split() for line in run.stderr.splitlines() if "Sequential" in line]
+    assert rows[1][:3] == ["Sequential", "Sequential", "3"]

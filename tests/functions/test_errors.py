@@ -78,7 +78,7 @@ def assert_clean(*, hooks=0):
     assert thread.culprit is None
     assert thread.stack == []
     assert thread.runs == []
-    assert thread.clock._depth == 0
+    assert thread.clock.depth == 0
 
 
 def our_notes(error):

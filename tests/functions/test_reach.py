@@ -12,8 +12,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from hookline import FunctionHook, FunctionNode, ModuleHook, get_function_hooks
+from hookline.core.records import TimeRow
 from hookline.core.scope import entry_of
 from hookline.functions import places, reach
+from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 
 
@@ -512,7 +514,7 @@ def test_scope_inside_a_custom_function():
 def test_all_threads_and_a_scope_are_independent():
     """The mode stays while either needs it, whichever goes first."""
     log = Log()
-    with Recorder(time=True, level="function") as recorder:
+    with Recorder(Measures(time=True, level="function")) as recorder:
         log.__enter__()
         torch.zeros(2)
     torch.ones(2)
@@ -520,13 +522,13 @@ def test_all_threads_and_a_scope_are_independent():
     close(log)
     assert modes() == []
     with log:
-        with Recorder(time=True, level="function") as second:
+        with Recorder(Measures(time=True, level="function")) as second:
             torch.arange(2)
         assert len(modes()) == 1
 
     assert log.names == ["zeros", "ones", "arange"]
-    assert [row.name for row in recorder.rows()] == ["zeros"]
-    assert [row.name for row in second.rows()] == ["arange"]
+    assert [row.name for row in recorder.tables().get(TimeRow, [])] == ["zeros"]
+    assert [row.name for row in second.tables()[TimeRow]] == ["arange"]
     assert modes() == []
     assert len(places.everywhere) == 0
     assert not is_patched()

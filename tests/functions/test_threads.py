@@ -13,7 +13,9 @@ from torch import nn
 from torch.autograd.function import _SingleLevelFunction
 
 from hookline import FunctionHook, HookNameError, get_function_hooks
+from hookline.core.records import TimeRow
 from hookline.functions import places
+from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -329,7 +331,7 @@ def test_r11_deep_reentrant_backward_in_autograds_own_threads():
 
 def test_r11_hooks_on_all_threads_reach_threads_started_meanwhile():
     """A thread that starts while there are hooks for all threads is seen from its first call."""
-    with Recorder(time=True, level="function") as recorder:
+    with Recorder(Measures(time=True, level="function")) as recorder:
         torch.zeros(2)
 
         def work():
@@ -342,7 +344,11 @@ def test_r11_hooks_on_all_threads_reach_threads_started_meanwhile():
         in_thread(lambda: torch.full((2,), 1.0))
     torch.arange(3)
 
-    assert sorted(row.name for row in recorder.rows()) == ["full", "ones", "zeros"]
+    assert sorted(row.name for row in recorder.tables().get(TimeRow, [])) == [
+        "full",
+        "ones",
+        "zeros",
+    ]
     assert modes() == 0
 
 
@@ -350,12 +356,12 @@ def test_r11_threads_started_before_and_after_are_not_seen():
     """Threads that ran before, or start afterwards, have nothing on."""
     with ThreadPoolExecutor(1) as before:
         before.submit(int).result()
-        with Recorder(time=True, level="function") as recorder:
+        with Recorder(Measures(time=True, level="function")) as recorder:
             assert before.submit(modes).result() == 0
             before.submit(torch.zeros, 2).result()
     assert in_thread(modes) == 0
 
-    assert recorder.rows() == []
+    assert recorder.tables().get(TimeRow, []) == []
 
 
 def test_r1_thread_that_outlives_the_hooks_on_all_threads():
@@ -368,7 +374,7 @@ def test_r1_thread_that_outlives_the_hooks_on_all_threads():
         gone.wait(30)
         Square.apply(torch.ones(2, requires_grad=True)).sum().backward()
 
-    with Recorder(time=True, level="function") as recorder:
+    with Recorder(Measures(time=True, level="function")) as recorder:
         thread = threading.Thread(target=work)
         thread.start()
         begun.wait(30)
@@ -376,7 +382,7 @@ def test_r1_thread_that_outlives_the_hooks_on_all_threads():
     gone.set()
     thread.join()
 
-    assert [row.name for row in recorder.rows()] == ["zeros"]
+    assert [row.name for row in recorder.tables().get(TimeRow, [])] == ["zeros"]
 
 
 def test_r6_programs_own_thread_profile_is_given_back():
@@ -399,7 +405,7 @@ def test_r6_programs_own_thread_profile_is_given_back():
     threading.setprofile(profile)
     try:
         plain = profiled()
-        with Recorder(time=True, level="function") as recorder:
+        with Recorder(Measures(time=True, level="function")) as recorder:
             seen = profiled()
             assert threading.getprofile() != profile
         assert threading.getprofile() is profile
@@ -409,7 +415,7 @@ def test_r6_programs_own_thread_profile_is_given_back():
     assert plain[0] == seen[0] == ("call", "run")
     assert ("call", "work") in seen
     assert ("return", "work") in seen
-    assert [row.name for row in recorder.rows()] == ["ones"]
+    assert [row.name for row in recorder.tables().get(TimeRow, [])] == ["ones"]
 
 
 def test_r6_profile_set_meanwhile_stays():
@@ -419,7 +425,7 @@ def test_r6_profile_set_meanwhile_stays():
         pass
 
     try:
-        with Recorder(time=True, level="function"):
+        with Recorder(Measures(time=True, level="function")):
             threading.setprofile(profile)
         assert threading.getprofile() is profile
     finally:
@@ -428,7 +434,7 @@ def test_r6_profile_set_meanwhile_stays():
 
 def test_r1_no_profile_stays():
     """Without a profile of the program's own, none is left, nor in a thread that was reached."""
-    with Recorder(time=True, level="function"):
+    with Recorder(Measures(time=True, level="function")):
         assert in_thread(sys.getprofile) is None
         assert threading.getprofile() is not None
 

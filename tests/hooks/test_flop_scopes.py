@@ -15,9 +15,8 @@ from torch.nn import functional as F
 import hookline
 from hookline import FunctionNode, ModuleHook, add_hook, delete_hook
 from hookline.function_hooks import FlopHook as FunctionFlopHook
-from hookline.functions import places as function_places
 from hookline.module_hooks import FlopHook
-from hookline.modules import places as module_places
+from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 from hookline.torch_base.modes import dispatch_modes
 from tests.hooks.flop_net import BODY, HEAD, STEP, Net, batch, own_flops
@@ -90,28 +89,21 @@ def test_r11_threads_at_once_are_counted_together():
     assert own_flops(flops) == {key: 80 * each for key, each in STEP.items()}
 
 
-@pytest.mark.parametrize(
-    ("make", "registry"),
-    [
-        (FlopHook, module_places.everywhere),
-        (FunctionFlopHook, function_places.everywhere),
-    ],
-    ids=["module", "function"],
-)
-def test_hooks_on_everything_count_in_all_threads(make, registry):
+@pytest.mark.parametrize("level", ["module", "function"])
+def test_hooks_on_everything_count_in_all_threads(level):
     """As under `hookline run`: calls of this thread and of new ones."""
-    net, flops = Net(), make()
+    net = Net()
 
     def work():
         torch.autograd.grad(net(batch()).sum(), list(net.parameters()))
 
-    with Recorder(time=False) as recorder:
-        recorder._register(flops, registry)
+    with Recorder(Measures(flops=True, level=level)) as recorder:
         work()
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
 
+    [flops] = recorder._hooks
     assert recorder.faults == []
     assert own_flops(flops) == {key: 2 * each for key, each in STEP.items()}
 

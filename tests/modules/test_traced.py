@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 import torch
 from torch import nn
@@ -14,7 +12,6 @@ import hookline
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler():
-    gc.collect()  # the compiler's guards break if a module with hooks dies while it compiles
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

@@ -1,6 +1,7 @@
 """Runs made up for tests: all kinds of rows, any number of modules, the same for the same seed."""
 
 import random
+from collections import Counter
 
 from hookline.core.records import NonFiniteRow, ParameterRow, Silent, StatsRow, TimeRow
 from hookline.record.rows import EventRow, FaultRow, ModuleRow, PassRow, RunRow, SeriesRow, pack
@@ -26,6 +27,13 @@ def paths(blocks):
         ]:
             yield f"blocks.{block}.{name}", kind
     yield "head", "Linear"
+
+
+def parents(path):
+    """The paths of all that a module is in, but the root."""
+    while "." in path:
+        path = path.rpartition(".")[0]
+        yield path
 
 
 def sample(blocks=3, passes=60, seed=0, rank=0, ranks=1):
@@ -124,14 +132,14 @@ class Sample:
         for number in (0, self.passes - 1):
             begin = number * 0.01
             inside = [each for each in called if each[0]]
+            within = Counter(above for path, _ in inside for above in parents(path))
+            there = {path for path, _ in inside}
             for direction in ("forward", "backward"):
                 self.event("", "GPT", direction, number, begin, 0.004)
                 step = 0.004 / (len(inside) + 1)
                 for place, (path, kind) in enumerate(inside):
-                    deep = sum(path.startswith(f"{other}.") for other, _ in inside)
-                    if not deep:
-                        within = [o for o, _ in inside if o.startswith(f"{path}.")]
-                        length = step * (len(within) + 0.9)
+                    if there.isdisjoint(parents(path)):
+                        length = step * (within[path] + 0.9)
                     else:
                         length = step * 0.8 if kind not in {"MLP", "Attention"} else step * 1.9
                     self.event(path, kind, direction, number, begin + step * (place + 0.05), length)

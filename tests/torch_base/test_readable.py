@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from hookline.torch_base.readable import is_sharded, readable, version_of
+from hookline.torch_base.readable import (
+    has_views,
+    is_sharded,
+    readable,
+    shape_of,
+    version_of,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
@@ -159,3 +165,19 @@ def test_version_of_tensors():
     assert version_of(tensor) == before + 1
     with torch.inference_mode():
         assert version_of(torch.ones(2)) is None
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR")
+def test_views_and_shapes_of_unusual_tensors():
+    """Sparse and strided nested ones have no views for hooks; a shape there is always."""
+    parts = [torch.ones(2, 4), torch.ones(3, 4)]
+    tensors = {
+        "plain": (torch.ones(2, 3), True, (2, 3)),
+        "coo": (torch.eye(3).to_sparse(), False, (3, 3)),
+        "csr": (torch.eye(3).to_sparse_csr(), False, (3, 3)),
+        "jagged": (torch.nested.nested_tensor(parts, layout=torch.jagged), True, None),
+        "nested": (torch.nested.nested_tensor(parts), False, (2, -1, 4)),
+    }
+    for tensor, views, shape in tensors.values():
+        assert has_views(tensor) is views
+        assert shape is None or shape_of(tensor) == shape

@@ -27,10 +27,11 @@ class Clock:
         True
     """
 
-    __slots__ = ("_depth", "_hidden", "now", "number")
+    __slots__ = ("_hidden", "depth", "now", "number")
 
     def __init__(self) -> None:
-        self._depth = 0
+        self.depth = 0
+        """How often it is frozen; to be put back by who froze it, whatever interrupts a `thaw`."""
         self._hidden = 0
         self.now = 0
         """The reading at the last freeze; the time of the event that runs."""
@@ -39,12 +40,12 @@ class Clock:
 
     def freeze(self) -> None:
         """Stop the clock; may be nested."""
-        if not self._depth:
+        if not self.depth:
             self.now = perf_counter_ns() - self._hidden
-        self._depth += 1
+        self.depth += 1
 
     def thaw(self) -> None:
         """Undo one `freeze`; the last one lets the clock go on from where it stood."""
-        self._depth -= 1
-        if not self._depth:
+        self.depth -= 1
+        if not self.depth:
             self._hidden = perf_counter_ns() - self.now

@@ -10,7 +10,7 @@ from hookline.core.entry import Entry
 class Demand:
     """How many registered hooks need a costly service; with none, the engine leaves it out."""
 
-    __slots__ = ("backward", "clock", "modes", "traced", "version")
+    __slots__ = ("backward", "clock", "modes", "version")
 
     def __init__(self) -> None:
         self.clock = 0
@@ -22,19 +22,26 @@ class Demand:
         self.version = 0
         """Changes with every registration and removal: what was looked up may be out of date."""
 
-        self.traced = 0
-        """Changes with every registration of a hook that takes part in compiled regions."""
+    # Once they have begun, these run through: Python looks for Ctrl-C at calls, and there are none.
 
-    def change(self, entry: Entry, by: int) -> None:
-        """Count an entry in (`by=1`) or out (`by=-1`)."""
-        self.version += 1
-        self.traced += not entry.paired
-        if entry.timed:
-            self.clock += by
-        if entry.mode is not None:
-            self.modes += by
-        if entry.watches_backward:
-            self.backward += by
+    def admit(self, entry: Entry) -> None:
+        """Count an entry in, unless it is."""
+        if not entry.counted:
+            entry.counted = True
+            self.version += 1
+            self.clock += entry.timed
+            self.modes += entry.mode is not None
+            self.backward += entry.watches_backward
+
+    def dismiss(self, entry: Entry) -> None:
+        """Count an entry out, if it is in; it is not called any more."""
+        entry.alive = False
+        if entry.counted:
+            entry.counted = False
+            self.version += 1
+            self.clock -= entry.timed
+            self.modes -= entry.mode is not None
+            self.backward -= entry.watches_backward
 
 
 demand: Final = Demand()

@@ -41,6 +41,7 @@ class Entry:
         "alive",
         "always",
         "callbacks",
+        "counted",
         "farewell",
         "fired",
         "gradient",
@@ -90,6 +91,8 @@ class Entry:
         """Whether the hook runs in a phase of the backward."""
         self.alive = True
         """False as soon as the hook is removed; looked at before every call of it."""
+        self.counted = False
+        """Whether what it asks of the engine is counted: see `Demand`."""
         self.farewell: Callable[[], object] | None = None
         """Called once, just before the hook is removed, in whatever way that happens."""
         self.fired = False

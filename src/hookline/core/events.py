@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hookline.core.entry import Lineup
 from hookline.core.notes import add_detail, annotate, is_annotated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hookline.core.entry import Entry, Lineup
+    from hookline.core.entry import Entry
     from hookline.core.phases import Phase
     from hookline.core.thread import Thread
 
@@ -141,6 +142,19 @@ def not_ended(begun: tuple[Entry, ...], lineup: Lineup, culprit: Entry) -> tuple
     place = lineup.entries.index(culprit)
     behind = set(lineup.entries[place + 1 :])
     return tuple(entry for entry in begun if entry in behind)
+
+
+def with_displaced(lineup: Lineup, begun: tuple[Entry, ...]) -> Lineup:
+    """The lineup of an end, with begun hooks whose place another of their name took meanwhile."""
+    displaced = {e.key: e for e in begun if e.key and e.alive and e not in lineup.entries}
+    if not displaced:
+        return lineup
+    entries: list[Entry] = []
+    for entry in lineup.entries:
+        if entry.key in displaced:
+            entries.append(displaced.pop(entry.key))
+        entries.append(entry)
+    return Lineup(entries)
 
 
 def ends(

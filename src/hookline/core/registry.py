@@ -23,22 +23,33 @@ class HookRegistry(StaysHere):
     Args:
         switch: held while the registry has entries, so that what they need is on just then.
         inner: the registry of the wrapped layer, where this is that of a wrapper.
+        changed: told of each hook that comes or goes, but hook objects.
 
     Attributes:
         wrapped: whether it is the `inner` of another: its hooks run there, even where the layer
             object itself is gone.
     """
 
-    __slots__ = ("__weakref__", "inner", "lineup", "switch", "wrapped")
+    __slots__ = ("__weakref__", "changed", "inner", "lineup", "switch", "wrapped")
 
-    def __init__(self, switch: Switch, inner: HookRegistry | None = None) -> None:
+    def __init__(
+        self,
+        switch: Switch,
+        inner: HookRegistry | None = None,
+        changed: Callable[[Entry], None] | None = None,
+    ) -> None:
         self.switch = switch
-        self.inner = inner
+        self.changed = changed
         self.wrapped = False
-        if inner is not None:
-            inner.wrapped = True
+        self.wrap(inner)
         self.lineup: Lineup = EMPTY
         """What is registered now; replaced, never changed."""
+
+    def wrap(self, inner: HookRegistry | None) -> None:
+        """Be the registry of a wrapper of what another is the registry of."""
+        self.inner = inner
+        if inner is not None:
+            inner.wrapped = True
 
     def add(self, entry: Entry, *, prepend: bool = False) -> HookHandle:
         """Register an entry behind the others, or in front of them with `prepend`.
@@ -46,20 +57,29 @@ class HookRegistry(StaysHere):
         Raises:
             HookNameError: if the entry has a key and the key is taken; the first one stays.
         """
+        handle = HookHandle(entry, self)
         self.put(entry, prepend=prepend)
-        return HookHandle(entry, self)
+        return handle
 
     def put(self, entry: Entry, *, prepend: bool = False) -> None:
         """Register an entry as `add` does, without a handle."""
+        try:
+            self._put(entry, prepend=prepend)
+        except BaseException:  # Ctrl-C may come anywhere
+            self._drop(entry)
+            raise
+
+    def _put(self, entry: Entry, *, prepend: bool) -> None:
         with lock:
             entries = self.lineup.entries
-            if not entries:
-                self.switch.hold(self)
-            elif entry.key is not None and entry.key in self.named():
+            if entries and entry.key is not None and entry.key in self.named():
                 msg = f"hook {entry.key} already exists"
                 raise HookNameError(msg)
+            if not entries:
+                self.switch.hold(self)
             self.lineup = Lineup((entry, *entries) if prepend else (*entries, entry))
-            demand.change(entry, 1)
+            demand.admit(entry)
+        self._tell(entry)
 
     def discard(self, entry: Entry) -> None:
         """Remove an entry at once; does nothing if it is not here any more.
@@ -67,26 +87,38 @@ class HookRegistry(StaysHere):
         Raises:
             BaseException: what the hook's `deleted` raised; it is gone all the same.
         """
-        with lock:
-            farewell, entry.farewell = entry.farewell, None
         try:
+            with lock:
+                farewell, entry.farewell = entry.farewell, None
             if farewell is not None:
                 farewell()
         finally:
+            self._finish_dropping(entry)
+
+    def _finish_dropping(self, entry: Entry) -> None:
+        try:
             self._drop(entry)
+        except BaseException:  # Ctrl-C: what has begun is finished
+            self._drop(entry)
+            raise
 
     def _drop(self, entry: Entry) -> None:
         with lock:
-            if not entry.alive:
-                return
-            entry.alive = False
-            demand.change(entry, -1)
+            demand.dismiss(entry)
             entries = self.lineup.entries
-            if len(entries) == 1:
-                self.lineup = EMPTY
+            was_here = entry in entries
+            if was_here:
+                left = tuple(e for e in entries if e is not entry)
+                self.lineup = Lineup(left) if left else EMPTY
+            if self.lineup is EMPTY:
                 self.switch.release(self)
-            else:
-                self.lineup = Lineup(e for e in entries if e is not entry)
+        if was_here:
+            self._tell(entry)
+
+    # Outside of the lock: whoever is told may wait for a thread that waits for it.
+    def _tell(self, entry: Entry) -> None:
+        if self.changed is not None and not entry.paired:
+            self.changed(entry)
 
     def clear(self) -> None:
         """Remove every entry; see `discard_all`."""

@@ -35,6 +35,8 @@ class HookObject:
         retain_inputs: True for a function hook that wants inputs kept for the backward.
         operator_mode: a torch dispatch mode that sees the operators inside the hook's calls. The
             engine keeps it on the thread while they run, forward and backward.
+        changes: True for a hook that is there to change what flows, of which a warning says where
+            it cannot, as in a program that is being recorded.
         phases: the phases that an instance takes part in, where not in all whose callbacks its
             class overrides.
     """
@@ -45,6 +47,7 @@ class HookObject:
     joint: bool = False
     retain_inputs: bool = False
     operator_mode: Any = None
+    changes: bool = False
     watched_phases: Collection[Phase] | None = None
     level: ClassVar[type[HookObject]]
     """The base class of the hook's level, whose callbacks are empty."""
@@ -170,8 +173,9 @@ def register_object(
     registry: HookRegistry, entry: Entry, target: object, *, prepend: bool = False
 ) -> HookHandle:
     """Register a hook object and tell it; if `added` raises, nothing stays registered."""
+    handle = HookHandle(entry, registry)
     put_object(registry, entry, target, prepend=prepend)
-    return HookHandle(entry, registry)
+    return handle
 
 
 def put_object(
@@ -179,8 +183,8 @@ def put_object(
 ) -> None:
     """Register a hook object as `register_object` does, without a handle."""
     entry.farewell = partial(_tell, entry.hook, None if target is None else ref(target))
-    registry.put(entry, prepend=prepend)
     try:
+        registry.put(entry, prepend=prepend)
         entry.hook.added(target)
     except BaseException:
         entry.farewell = None
@@ -206,17 +210,21 @@ def enter(hook: HookObject, name: str) -> None:
 
 def leave(hook: HookObject) -> None:
     """Close the hook's innermost scope in this thread."""
-    thread = local.thread
-    registry = hook.scope_in(thread)
-    handles = [handle for handle in registry if handle.hook is hook]
-    if handles:
-        try:
-            if len(handles) == 1:
-                hook.closed()
-        finally:
-            handles[-1].remove()
-        return
-    if thread.forked:
-        return  # the scope was opened in the parent process
-    msg = f"hook {hook.name} has no open scope in this thread"
-    raise HookNameError(msg)
+    try:
+        scopes = _scopes(hook)
+        if len(scopes) == 1:
+            hook.closed()
+    except BaseException:  # of `closed`, or Ctrl-C: what has begun is finished
+        for scope in _scopes(hook)[-1:]:
+            scope.remove()
+        raise
+    if scopes:
+        scopes[-1].remove()
+    elif not local.thread.forked:  # where the scope was opened in the parent process
+        msg = f"hook {hook.name} has no open scope in this thread"
+        raise HookNameError(msg)
+
+
+def _scopes(hook: HookObject) -> list[HookHandle]:
+    """The scopes of a hook that are open in this thread, the outermost first."""
+    return [handle for handle in hook.scope_in(local.thread) if handle.hook is hook]

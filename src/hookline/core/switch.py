@@ -46,7 +46,11 @@ class Switch:
         self._off: Callable[[], None] = _nothing
 
     def connect(self, on: Callable[[], None], off: Callable[[], None]) -> None:
-        """Say what turning on and off means; `on` may raise, then nobody holds the switch."""
+        """Say what turning on and off means.
+
+        Where `on` raises, `off` undoes what it did, and nobody holds the switch. Where `off` was
+        interrupted, it is called again: it does what is left to do.
+        """
         self._loads = None
         self._on = on
         self._off = off
@@ -59,17 +63,26 @@ class Switch:
         with lock:
             if self._loads is not None:
                 import_module(self._loads)
-            if not self._holders:
-                self._on()
-            self._holders.add(id(owner))
+            first = not self._holders
+            try:
+                self._holders.add(id(owner))
+                if first:
+                    self._on()
+            except BaseException:  # Ctrl-C may come anywhere
+                try:
+                    if first:
+                        self._off()
+                finally:
+                    self._holders.discard(id(owner))
+                raise
 
     def release(self, owner: object) -> None:
         """Need it no longer; does nothing for one that does not hold it."""
         with lock:
             if id(owner) in self._holders:
-                self._holders.remove(id(owner))
-                if not self._holders:
+                if len(self._holders) == 1:
                     self._off()
+                self._holders.discard(id(owner))
 
     def reset(self) -> None:
         """Forget all holders, as a forked child must."""

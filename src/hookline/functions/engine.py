@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hookline.core.demand import demand
 from hookline.core.entry import Entry, Lineup
-from hookline.core.events import ends, fail, fire
+from hookline.core.events import ends, fail, fire, with_displaced
 from hookline.core.phases import Phase
 from hookline.core.thread import Thread
 from hookline.functions.call import FunctionCall
@@ -18,6 +18,7 @@ from hookline.functions.places import lineup_of
 from hookline.functions.record import mark_outputs, note_outputs
 from hookline.torch_base.modes import dispatch_modes
 from hookline.torch_base.private import sequence_number
+from hookline.torch_base.recording import left_out, recorded_by
 from hookline.torch_base.tree import tensors
 
 if TYPE_CHECKING:
@@ -44,20 +45,29 @@ def run_function(
         thread: the thread's state.
         node: the `FunctionNode` through which it is called, if it is.
     """
-    timed = demand.clock
-    if timed:
-        thread.clock.freeze()
+    recorder = recorded_by()
+    if recorder:
+        left_out("functions", lineup.entries, recorder)
+        return func(*args, **kwargs)
     call = FunctionCall()
     call.name, call.args, call.kwargs = name, args, kwargs
     if node is not None:
         call.node = node
+    clock, timed = thread.clock, demand.clock
+    depth = clock.depth
     try:
+        if timed:
+            clock.freeze()
         place_function(call, thread)
         return _forward(func, call, lineup, thread, timed)
     finally:
         call.args = call.kwargs = call.out = call.outputs = call.arguments = None
-        if timed:
-            thread.clock.thaw()
+        thread.culprit = None
+        try:
+            if timed:
+                clock.thaw()
+        finally:
+            clock.depth = depth
 
 
 def _forward(
@@ -71,27 +81,27 @@ def _forward(
         if lineup.forward_pre:
             fire(lineup.forward_pre, call, arguments, Phase.FORWARD_PRE, thread)
         begun = lineup.paired
-        thread.hidden = True
-        call.start = sequence_number()
-        if timed:
-            thread.clock.thaw()
         try:
+            thread.hidden = True
+            call.start = sequence_number()
+            if timed:
+                thread.clock.thaw()
             if lineup.modes:
                 with dispatch_modes.standing(lineup.modes):
                     call.out = func(*call.args, **call.kwargs)
             else:
                 call.out = func(*call.args, **call.kwargs)
         finally:
+            thread.hidden = False
             if timed:
                 thread.clock.freeze()
-            thread.hidden = False
         call.now = thread.clock.now
         note_outputs(call)
         if lineup.watches_backward:
             mark_outputs(call, arguments[1], keep=lineup.retains)
         pairs = lineup.forward
         if demand.version != version:
-            lineup = lineup_of(thread, call.node)
+            lineup = with_displaced(lineup_of(thread, call.node), begun)
             pairs = ends(lineup.forward, begun)
         if pairs:
             fire(pairs, call, arguments, Phase.FORWARD, thread)

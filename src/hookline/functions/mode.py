@@ -58,8 +58,8 @@ class FunctionMode(TorchFunctionMode):
 def inside_backward(thread: Thread) -> bool:
     """Whether a function is part of a backward, so not one of its own.
 
-    Only what a checkpoint repeats is: inside a module that is being called again, or directly
-    inside the node of a reentrant checkpoint.
+    Only what a checkpoint repeats is: inside a module that is being called again, or directly in
+    the part that the checkpoint is around.
     """
     if not thread.runs and not thread.worker:
         return False
@@ -67,8 +67,9 @@ def inside_backward(thread: Thread) -> bool:
     if getattr(above, "recomputing", False):
         return False
     # Gradients are on for what a checkpoint repeats, and off for what it does besides.
-    node = private.current_node()
-    return not torch.is_grad_enabled() or not private.is_reentrant_checkpoint(node)
+    if not torch.is_grad_enabled():
+        return True
+    return not (private.is_repeating() or private.is_reentrant_checkpoint(private.current_node()))
 
 
 # Custom functions.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from weakref import ref
 
 import torch
 from torch import nn
@@ -12,6 +11,7 @@ from hookline.core.calls import Call, Pass
 from hookline.core.thread import Thread
 from hookline.functions.call import FunctionCall
 from hookline.torch_base.paths import executing_path
+from hookline.torch_base.replicas import key_of
 from hookline.torch_base.stack import pass_of, steps
 
 
@@ -90,7 +90,8 @@ def outside(thread: Thread) -> Pass:
 
 def _bare_module(module: nn.Module, thread: Thread) -> tuple[str, Pass]:
     """The path and pass of a module that nobody watches."""
-    running = pass_of(module, ref(module), thread)
-    if ref(module) not in running.root.seats:
+    key = key_of(module)
+    running = pass_of(module, key, thread)
+    if key not in running.root.seats:
         return f"<{type(module).__name__}>", running
     return executing_path(running.root, module, thread.stack), running

@@ -41,13 +41,9 @@ def _on(thread_ref: ref[Thread]) -> None:
     if thread.mode is None:
         thread.mode = FunctionMode()
     function_modes.put_on(thread.mode)
-    try:
-        _custom_switch.hold(thread_ref)
-        # An entry without callbacks: module calls become known, and no hook is called for them.
-        thread.tracker = thread.modules.add(Entry(None, {}, name="function hooks"))
-    except BaseException:
-        _off(thread_ref)
-        raise
+    _custom_switch.hold(thread_ref)
+    # An entry without callbacks: module calls become known, and no hook is called for them.
+    thread.tracker = thread.modules.add(Entry(None, {}, name="function hooks"))
 
 
 def _off(thread_ref: ref[Thread]) -> None:
@@ -85,8 +81,8 @@ class _AllThreads:
 
     def _reach(self) -> None:
         thread = local.thread
-        scoped(thread).switch.hold(self)
         self._reached.add(thread)
+        scoped(thread).switch.hold(self)
 
     def _profile(self, *event: Any) -> None:
         """Run once, in a new thread, before it does anything; then the program's own is set."""

@@ -52,8 +52,8 @@ class StepWatch:
 
     def open(self) -> None:
         """Tell of steps from now on."""
-        _watches.add(self)
         if not self._handles:
+            _open.add(self)
             self._handles.append(register_optimizer_step_pre_hook(self._before))
             if self._after is not None:
                 self._handles.append(register_optimizer_step_post_hook(self._after))
@@ -67,12 +67,12 @@ class StepWatch:
         self.close()
 
 
-_watches: Final[WeakSet[StepWatch]] = WeakSet()
+_open: Final[WeakSet[StepWatch]] = WeakSet()
 
 
 def _forget_in_child() -> None:
-    """In a forked child nothing of ours is on."""
-    for watch in _watches:
+    """In a forked child nothing is told of steps."""
+    for watch in list(_open):
         watch.close()
 
 

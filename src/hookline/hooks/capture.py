@@ -177,8 +177,13 @@ class Capture(Captures):
 
     def close(self) -> None:
         """Stop capturing; what was captured stays. A second call does nothing."""
-        for watching in self._watches:
-            watching.close()
+        try:
+            for watching in self._watches:
+                watching.close()
+        except BaseException:  # Ctrl-C, or a hook's `deleted`: the others are removed all the same
+            for watching in self._watches:
+                watching.close()
+            raise
 
     def silent(self) -> list[Silent]:
         """What was selected but never called while the capture was active, with likely causes."""

@@ -19,6 +19,7 @@ from hookline.hooks.captured_call import About, CapturedCall
 from hookline.hooks.keep import NotCaptured
 from hookline.hooks.store import Captures, Store
 from hookline.torch_base.containers import OPAQUE, TENSOR, rule_of
+from hookline.torch_base.readable import is_sharded
 from hookline.torch_base.tree import describe
 
 _FORMAT: Final = "hookline.capture"
@@ -142,6 +143,8 @@ def _check_storable(tensor: Tensor, path: str) -> None:
     why = None
     if tensor.requires_grad:
         why = "it was captured with its graph (keep_graph=True), which no file can hold"
+    elif is_sharded(tensor):
+        why = "it is sharded; capture the part in each process with reduce=lambda t: t.to_local()"
     elif type(tensor) not in (Tensor, torch.nn.Parameter):
         why = f"a {type(tensor).__name__} cannot be stored"
     elif tensor.is_meta:

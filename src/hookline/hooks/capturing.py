@@ -168,7 +168,7 @@ class Capturing:
         if self._takes_input and call in self._pending:
             captured.put("input", *self._pending.pop(call))
         if self._takes_output:
-            if bare and self._keep.plain:
+            if type(out) is Tensor and self._keep.plain:
                 captured.values["output"] = out.detach().clone()
             else:
                 kept = self._kept(out)

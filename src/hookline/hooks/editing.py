@@ -13,6 +13,7 @@ from hookline.core.names import hook_name
 from hookline.errors import HookTypeError, HookValueError
 from hookline.hooks.leafpath import Keys, target_of
 from hookline.hooks.pick import At, EditError, at_text, check_at, put, take
+from hookline.torch_base.readable import shape_of
 from hookline.torch_base.tree import describe
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _fitting(new: object, old: Tensor) -> Tensor:
         hint = "; return the new value, also after changing it in place" if new is None else ""
         msg = f"gave {describe(new)} in place of {describe(old)}{hint}"
         raise EditError(HookTypeError, msg)
-    if new.shape != old.shape or new.dtype != old.dtype or new.device != old.device:
+    if shape_of(new) != shape_of(old) or new.dtype != old.dtype or new.device != old.device:
         msg = (
             f"gave {describe(new)} on {new.device} in place of {describe(old)} on {old.device}; "
             "shape, dtype and device must stay"

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from hookline.torch_base.readable import readable, stored_values
+from hookline.torch_base.readable import readable, shape_of, stored_values
 
 _HALF: Final = frozenset({torch.float16, torch.bfloat16})
 
@@ -63,7 +63,7 @@ def seems_finite(tensor: Tensor) -> bool:
 
 def described(tensor: Tensor, *, masks: bool = False) -> Found:
     """What is known of a tensor without looking at its values."""
-    return Found(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), masks=masks)
+    return Found(shape_of(tensor), str(tensor.dtype).removeprefix("torch."), masks=masks)
 
 
 def examine(tensor: Tensor) -> Found | None:
@@ -85,7 +85,7 @@ def examine(tensor: Tensor) -> Found | None:
 def _position(tensor: Tensor, values: Tensor, place: int) -> tuple[int, ...] | None:
     """The index in the tensor of the value that is at a place among its values."""
     index = tuple(map(int, torch.unravel_index(torch.tensor(place), values.shape)))
-    if tensor.layout is torch.strided and values.shape == tensor.shape:
+    if tensor.layout is torch.strided and values.shape == shape_of(tensor):
         return index
     if tensor.layout is torch.sparse_coo:
         return (*tensor.detach().coalesce().indices()[:, index[0]].tolist(), *index[1:])

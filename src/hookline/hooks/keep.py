@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hookline.errors import CaptureError, HooklineError, HookTypeError, HookValueError
 from hookline.torch_base.private import batch_dim, is_transformed, transform_level, unwrapped
-from hookline.torch_base.readable import version_of
+from hookline.torch_base.readable import copied, local_part, version_of
 from hookline.torch_base.tree import Tree, leaves, map_tensors, tensors
 
 _AS_IT_IS = (NoneType, bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
@@ -95,7 +95,7 @@ class Keep:
     def value(self, value: Any) -> Any:
         """The value with its tensors kept as asked; a tensor that is there twice is kept once."""
         if isinstance(value, Tensor):
-            return value.detach().clone() if self.plain else self._tensor(value)
+            return copied(value.detach()) if self.plain else self._tensor(value)
         tree = Tree.of(value)
         kept: dict[int, Any] = {}
         for tensor in tree.tensors:
@@ -121,7 +121,7 @@ class Keep:
         if self._reduce is not None:
             return self._reduced(whole)
         moved = self._moved(whole) if self._moves else whole
-        return moved if alias or moved is not whole else moved.clone()
+        return moved if alias or moved is not whole else copied(moved)
 
     def _reduced(self, whole: Tensor) -> Any:
         result = self._reduce(whole) if self._reduce is not None else whole
@@ -153,7 +153,7 @@ def _converts(old: torch.dtype, new: torch.dtype) -> bool:
 
 
 def _apart(kept: Tensor, whole: Tensor) -> Tensor:
-    return kept.clone() if kept.dtype == whole.dtype and kept.device == whole.device else kept
+    return copied(kept) if kept.dtype == whole.dtype and kept.device == whole.device else kept
 
 
 def _may_be_aliased(tensor: Tensor) -> bool:
@@ -232,6 +232,6 @@ def _bytes(tensor: Tensor) -> int:
     if is_transformed(tensor):
         return _bytes(unwrapped(tensor))
     try:
-        return tensor.nbytes
+        return local_part(tensor).nbytes
     except (RuntimeError, NotImplementedError):  # other sparse layouts, say
         return tensor.numel() * tensor.element_size()

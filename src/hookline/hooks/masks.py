@@ -22,7 +22,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from hookline.torch_base.readable import readable
+from hookline.torch_base.readable import local_part, readable
 
 GIVEN: Final = frozenset(
     """
@@ -78,12 +78,12 @@ def is_mask(tensor: Tensor, name: str = "") -> bool:
 
 def explained(out: Tensor, inputs: Iterable[Tensor]) -> bool:
     """Whether the inputs of a call explain each -inf of its output."""
-    values = readable(out)
+    out, values = local_part(out), readable(out)
     if values is None or values.shape != out.shape:
         return False
     masked = left = values == -torch.inf
     flags: list[Tensor] = []
-    for tensor in inputs:
+    for tensor in map(local_part, inputs):
         if tensor.is_meta or tensor.layout is not torch.strided or not _spreads(tensor, out):
             continue
         if tensor.dtype is torch.bool and tensor.dim():

@@ -47,6 +47,7 @@ class ModulePatchHook(Patching, ModuleHook):
     """
 
     name = "PatchHook"
+    changes = True
 
     def __init__(self, *edits: object, first: bool = False) -> None:
         self._first = first
@@ -117,6 +118,7 @@ class FunctionPatchHook(Patching, FunctionHook):
     """
 
     name = "PatchHook"
+    changes = True
 
     def forward_preprocess(
         self, function: FunctionCall, in_data: tuple[Tensor | None, ...]

@@ -15,7 +15,7 @@ from hookline.core.records import ParameterRow
 from hookline.hooks.amp import applied_scale
 from hookline.hooks.aside import StepWatch
 from hookline.hooks.moments import sample_of, square_sum
-from hookline.torch_base.readable import is_sharded, readable
+from hookline.torch_base.readable import is_sharded, local_part, readable
 
 EXACT: Final = 2**18
 """Up to so many numbers of a parameter its update is measured exactly; else on so many of them."""
@@ -220,7 +220,7 @@ def _begin(parameter: Tensor, name: _Name, scale: float) -> _Begun | None:
 
 
 def _size_here(parameter: Any) -> int:
-    return (parameter.to_local() if is_sharded(parameter) else parameter).numel()
+    return local_part(parameter).numel()
 
 
 def _row(begun: _Begun, key: tuple[str, str, str]) -> ParameterRow:

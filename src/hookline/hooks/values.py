@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hookline.torch_base.readable import in_a_trace, stored_values
+from hookline.torch_base.readable import in_a_trace, is_sharded, local_part, stored_values
 from hookline.torch_base.tree import describe
 
 
@@ -13,11 +13,14 @@ def value_text(tensor: Tensor | None) -> str:
     """Shape, dtype, device and statistics: `float32[2, 3] cpu min=-1 mean=0 max=1 std=1`.
 
     NaN and Inf are counted, and left out of the statistics. Tensors whose values cannot be read
-    (meta, fake, inside a transform or a trace) show shape, dtype and device only.
+    (meta, fake, inside a transform or a trace) show shape, dtype and device only. Of a sharded one,
+    the values are those in this process: all would have to be asked for in every process.
     """
     if tensor is None:
         return "None"
     where = f"{describe(tensor)} {tensor.device}"
+    if is_sharded(tensor):
+        where += " sharded"
     try:
         return where + _statistics(tensor)
     except (RuntimeError, NotImplementedError, TypeError):
@@ -28,7 +31,7 @@ def _statistics(tensor: Tensor) -> str:
     if in_a_trace(tensor) or not tensor.numel():
         return ""
     with torch.no_grad():
-        values = tensor.detach()
+        values = local_part(tensor.detach())
         if values.layout != torch.strided:
             values = stored_values(values)
         values = (values.abs() if values.is_complex() else values).double().flatten()

@@ -39,6 +39,8 @@ class ModuleCall(Call):
     """
 
     key: Key[nn.Module]
+    replica: Key[nn.Module] | None = None
+    """What was called in the place of that module, if it is a replica of `DataParallel`."""
     cls: type[nn.Module]
     paths: tuple[str, ...]
     shared_path: str | None = None
@@ -49,21 +51,30 @@ class ModuleCall(Call):
     """How many calls of each function there were in it."""
     wrapped: weakref.ref[HookRegistry] | None = None
     """The hooks of the layer inside a wrapper, if it is that layer's call: only they see it."""
+    region: weakref.ref[nn.Module] | None = None
+    """The module that a region was made of, if it is the region's call: hooks on it run here."""
     shape: tuple[int, tuple[str, ...]] = (0, ())
     """The number of positional and the names of keyword arguments."""
 
     @property
     def module(self) -> nn.Module:
-        """The module that was called.
+        """The module that was called; in the backward, of a replica, that which it was made of.
 
         Raises:
             ReferenceError: if it is gone.
         """
-        module = self.key()
+        module = None if self.replica is None else self.replica()
+        if module is None:
+            module = self.found()
         if module is None:
             msg = f"the module of {self.describe()} is gone"
             raise ReferenceError(msg)
         return module
+
+    def found(self) -> nn.Module | None:
+        """The module that was called, if it is still there."""
+        inner = self.region if self.wrapped is not None else None
+        return self.key() if inner is None else inner()
 
     @property
     def path(self) -> str:

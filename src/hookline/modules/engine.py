@@ -20,42 +20,57 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
-from hookline.core.events import ends, fail, fire
+from hookline.core.events import ends, fail, fire, with_displaced
 from hookline.core.notes import control_flow
 from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
 from hookline.core.thread import Thread, local, module_switch
+from hookline.modules import recorded
 from hookline.modules.call import ModuleCall
 from hookline.modules.fastpath import FUSED, children_called
-from hookline.modules.places import everywhere, lineup_of, outer_lineup, table
+from hookline.modules.places import (
+    around_region,
+    everywhere,
+    lineup_of,
+    outer_lineup,
+    replicate,
+    table,
+)
 from hookline.modules.record import give_back, isolate_inputs, isolate_output, mark_outputs
-from hookline.modules.traced import traced_call
+from hookline.modules.traced import runs_above, traced_call
 from hookline.torch_base import backward
 from hookline.torch_base.modes import dispatch_modes
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.paths import roots
-from hookline.torch_base.private import StopRecomputation, sequence_number
+from hookline.torch_base.private import REPLICATE, StopRecomputation, sequence_number
+from hookline.torch_base.recording import left_out, recorded_by
+from hookline.torch_base.regions import stay_out
 from hookline.torch_base.stack import acting, place, steps
-from hookline.torch_base.wrappers import hands_on
+from hookline.torch_base.wrappers import hands_on, innermost, is_region
 
 control_flow.add(StopRecomputation)
 
 
+_is_compiling: Final = torch.compiler.is_dynamo_compiling
+_torchs_own: Final = nn.Module.__call__
+
+
 def _stand_in(stand: Stand) -> Callable[..., Any]:
     original = stand.original
-    is_compiling = torch.compiler.is_dynamo_compiling
 
     # The hot path: what every module call pays while any hook is on. One look at what is
     # registered; the rest is for watched calls only.
     def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if is_compiling():
-            return traced_call(original, module, args, kwargs)
+        # The compiler reads nothing of this closure, so that its code is valid also without us.
+        if _is_compiling():
+            return traced_call(_torchs_own, module, args, kwargs)
         if not stand.active:
             return original(module, *args, **kwargs)
         thread = local.thread
         if thread.worker is not False:
             acting(thread)
         own = table.get(ref(module)) if table else None
+        own = around_region(module) if table and is_region[type(module)] else own
         lineup = thread.modules.lineup
         if own is not None or everywhere.lineup is not EMPTY:
             outer = outer_lineup(thread)
@@ -68,14 +83,26 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
         if not stack:
             thread.running = None
             thread.grad = torch.is_grad_enabled()
-        stack.append(module)
+        # Ctrl-C comes at calls: what is undone below is done inside, and undone by the last call.
         try:
+            stack.append(module)
             if issubclass(type(module), FUSED):
                 with children_called(module, thread):
                     return original(module, *args, **kwargs)
             return original(module, *args, **kwargs)
         finally:
             stack.pop()
+
+    return __call__ if original is _torchs_own else _above(original, __call__)
+
+
+def _above(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """Ours, above what somebody else put there, which compiled code calls too."""
+
+    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if _is_compiling():
+            return traced_call(original, module, args, kwargs)
+        return ours(module, *args, **kwargs)
 
     return __call__
 
@@ -93,28 +120,41 @@ def _watched(
     kwargs: dict[str, Any],
 ) -> Any:
     """Run a call that somebody watches: say whose call it is, and fire its forward events."""
+    recorder = recorded_by()
+    if recorder:
+        left_out(type(module).__name__, lineup.entries, recorder)
+        return original(module, *args, **kwargs)
+    if thread.stack and runs_above(module, thread.stack):
+        return original(module, *args, **kwargs)
     if hands_on[type(module)]:  # only what was put on the wrapper itself sees its call
         lineup = EMPTY if own is None else own.lineup
         if lineup is EMPTY:
             return _handed_on(original, module, thread, args, kwargs)
-    timed = demand.clock
-    if timed:
-        thread.clock.freeze()
     call = ModuleCall()
     call.args, call.kwargs = args, kwargs
+    clock, timed = thread.clock, demand.clock
+    depth = clock.depth
+    if is_region[type(module)]:
+        call.region = ref(innermost(module))
     try:
+        if timed:
+            clock.freeze()
         place(call, module, thread)
-        outer_pass, thread.running = thread.running, call.running
-        thread.stack.append(call)
+        outer_pass = thread.running
         try:
+            thread.running = call.running
+            thread.stack.append(call)
             return _forward(original, module, own, lineup, call, thread)
         finally:
-            thread.stack.pop()
             thread.running = outer_pass
+            thread.stack.pop()
     finally:
-        call.args = call.kwargs = call.out = None
-        if timed:
-            thread.clock.thaw()
+        call.args = call.kwargs = call.out = call.replica = thread.culprit = None
+        try:
+            if timed:
+                clock.thaw()
+        finally:
+            clock.depth = depth
 
 
 def _handed_on(
@@ -128,8 +168,8 @@ def _handed_on(
     if not thread.stack:
         thread.running = None
         thread.grad = torch.is_grad_enabled()
-    thread.stack.append(module)
     try:
+        thread.stack.append(module)
         return original(module, *args, **kwargs)
     finally:
         thread.stack.pop()
@@ -165,7 +205,7 @@ def _forward(
         call.now = thread.clock.now
         before, pairs = lineup, lineup.forward
         if demand.version != version:
-            lineup = lineup_of(call, thread)
+            lineup = with_displaced(lineup_of(call, thread), begun)
             pairs = ends(lineup.forward, begun)
         if (before.watches_backward or lineup.watches_backward) and torch.is_grad_enabled():
             _fire_recorded(pairs, call, thread, joint=before.joint or lineup.joint)
@@ -230,16 +270,29 @@ def _wrapped(
     if own.lineup is EMPTY and own.inner is None:
         return _bare(original, module, outer, thread)
     call = outer.inside(own, sequence_number())
-    thread.stack.append(call)
-    if demand.clock:
-        thread.clock.freeze()
+    timed = demand.clock
     try:
+        thread.stack.append(call)
+        if timed:
+            thread.clock.freeze()
         return _forward(original, module, own, own.lineup, call, thread)
     finally:
-        if demand.clock:
-            thread.clock.thaw()
-        thread.stack.pop()
         call.args = call.kwargs = call.out = None
+        thread.stack.pop()
+        if timed:
+            thread.clock.thaw()
+
+
+def _replicating(stand: Stand) -> Callable[..., Any]:
+    original = stand.original
+
+    def replicate_for_data_parallel(module: nn.Module) -> nn.Module:
+        replica = original(module)
+        if stand.active:
+            replicate(module, replica)
+        return replica
+
+    return replicate_for_data_parallel
 
 
 class _Helpers:
@@ -249,10 +302,8 @@ class _Helpers:
         self._handles: list[Any] = []
 
     def install(self) -> None:
-        self._handles = [
-            register_module_module_registration_hook(roots.learn),
-            register_optimizer_step_post_hook(steps.taken),
-        ]
+        self._handles.append(register_module_module_registration_hook(roots.learn))
+        self._handles.append(register_optimizer_step_post_hook(steps.taken))
 
     def uninstall(self) -> None:
         for handle in self._handles:
@@ -260,20 +311,20 @@ class _Helpers:
         self._handles = []
 
 
-_parts: Final = (Patch(nn.Module, "__call__", _stand_in), backward.patch, _Helpers())
+_calls: Final = Patch(nn.Module, "__call__", _stand_in)
+_parts: Final = (
+    _calls,
+    Patch(nn.Module, REPLICATE, _replicating),
+    backward.patch,
+    recorded.patch,
+    _Helpers(),
+)
 
 
 def _install() -> None:
     roots.version += 1  # modules may have been moved unseen
-    done: list[Any] = []
-    try:
-        for part in _parts:
-            part.install()
-            done.append(part)
-    except BaseException:
-        for part in reversed(done):
-            part.uninstall()
-        raise
+    for part in _parts:
+        part.install()
 
 
 def _uninstall() -> None:
@@ -289,5 +340,15 @@ def _forget_in_child() -> None:
     module_switch.reset()
 
 
+_THROUGH: Final = (
+    "__call__",
+    "_watched",
+    "_handed_on",
+    "_forward",
+    "_run_layer",
+    "_bare",
+    "_wrapped",
+)
+stay_out("hookline.", through=_THROUGH)
 module_switch.connect(_install, _uninstall)
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -48,8 +48,8 @@ def children_called(module: nn.Module, thread: Thread) -> Generator[None]:
         yield
         return
     owner = object()
-    _unfused.hold(owner)
     try:
+        _unfused.hold(owner)
         yield
     finally:
         _unfused.release(owner)

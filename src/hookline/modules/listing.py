@@ -8,7 +8,7 @@ from torch import nn
 
 from hookline.core.handle import HookHandle
 from hookline.core.phases import Phase
-from hookline.core.registry import discard_all
+from hookline.core.registry import HookRegistry, discard_all
 from hookline.modules.places import registries_at
 from hookline.modules.targets import check_callable_module
 from hookline.torch_base.paths import paths_in
@@ -46,10 +46,13 @@ def hooks_of(model: nn.Module) -> list[Registration]:
         >>> [(row.path, row.phase.value) for row in hookline.hooks_of(model)]
         [('0', 'forward')]
     """
+    found: dict[HookRegistry, str] = {}
+    for module_key, paths in _paths(model).items():
+        for registry in registries_at(module_key):  # a region and its module lead to the same
+            found.setdefault(registry, paths[0])
     return [
-        Registration(paths[0], phase, handle.hook, handle)
-        for module_key, paths in _paths(model).items()
-        for registry in registries_at(module_key)
+        Registration(path, phase, handle.hook, handle)
+        for registry, path in found.items()
         for handle in registry
         for phase in handle.entry.phases
     ]

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
-from weakref import ref
+from weakref import WeakSet, ref
 
 from torch import nn
 
 from hookline.core.calls import Key
-from hookline.core.entry import EMPTY, Lineup
+from hookline.core.entry import EMPTY, Entry, Lineup
 from hookline.core.registry import HookRegistry
 from hookline.core.switch import lock
 from hookline.core.thread import Thread, module_switch
-from hookline.torch_base.wrappers import hands_on, is_compiled
+from hookline.torch_base.replicas import add_replica
+from hookline.torch_base.wrappers import hands_on, innermost
 
 if TYPE_CHECKING:
     from hookline.modules.call import ModuleCall
@@ -26,16 +28,21 @@ if TYPE_CHECKING:
 table: Final[dict[Key[nn.Module], HookRegistry]] = {}
 """The registries of modules."""
 
-traced: Final[dict[Key[nn.Module], HookRegistry]] = {}
-"""Those of them with hooks that take part in compiled regions. The compiler reads the whole of what
-it looks at, so this is apart; what `torch.compile` made stands around regions and is not in it."""
 
-everywhere: Final = HookRegistry(module_switch)
+def _changed(key: Key[nn.Module] | None, entry: Entry) -> None:
+    from hookline.modules.traced import hooks_changed  # it stands on what is here
+
+    hooks_changed(key, entry)
+
+
+everywhere: Final = HookRegistry(module_switch, changed=partial(_changed, None))
 """The hooks on all modules, in all threads."""
+
+in_regions: Final[WeakSet[nn.Module]] = WeakSet()
+"""Modules with hooks that were called as regions: what `torch.compile` made of them was called."""
 
 
 def _forget(key: Key[nn.Module], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-    traced.pop(key, None)
     registry = table.pop(key, None)
     if registry is not None and not registry.wrapped and not is_finalizing():
         registry.clear()  # a handle may outlive the module; it must not keep the engine on
@@ -51,17 +58,38 @@ def registry_of(module: nn.Module, inner: HookRegistry | None = None) -> HookReg
     with lock:
         registry = table.get(ref(module))
         if registry is None:
-            registry = table[ref(module, _forget)] = HookRegistry(module_switch, inner)
+            key = ref(module, _forget)
+            registry = table[key] = HookRegistry(module_switch, inner, partial(_changed, key))
         return registry
 
 
-def traced_registry_of(module: nn.Module, inner: HookRegistry | None = None) -> HookRegistry:
-    """The registry of a module, for hooks that take part in compiled regions; see `registry_of`."""
+def around_region(region: nn.Module) -> HookRegistry | None:
+    """The registry of what `torch.compile` made of a module, around that of the module.
+
+    The call of the module cannot be seen from outside of the region, and is one with that of the
+    region: so hooks on the module run there.
+    """
+    own, inner = table.get(ref(region)), table.get(ref(innermost(region)))
+    if inner is None or (own is not None and own.inner is inner):
+        return own
     with lock:
-        registry = registry_of(module, inner)
-        if ref(module) not in traced and not is_compiled(type(module)):
-            traced[ref(module, _forget)] = registry
-        return registry
+        own = registry_of(region)
+        own.wrap(inner)
+        in_regions.add(innermost(region))
+        return own
+
+
+def replicate(module: nn.Module, replica: nn.Module) -> None:
+    """Let a replica stand for a module, with the hooks of that."""
+    with lock:
+        add_replica(replica, module)
+        registry = table.get(ref(module))
+        if registry is not None:
+            table[ref(replica, _forget_replica)] = registry
+
+
+def _forget_replica(key: Key[nn.Module]) -> None:
+    table.pop(key, None)
 
 
 def registries_at(key: Key[nn.Module]) -> Iterator[HookRegistry]:

@@ -9,7 +9,8 @@ stay legal) stand in for a tensor:
 * several outputs, for hooks that change all their gradients jointly.
 
 A tensor that came in a dict, list or the like and goes out in one stays as it is, and unmarked:
-the program may go on with the container that it gave, which must not be exchanged for another.
+the program may go on with the container that it gave, which must not be exchanged for another. So
+does a tensor of a kind that has no views, such as a sparse one.
 
 The latter two take two views in a row. Gradients are collected at the one nearer to the call and
 handed on at the other; the engine runs all of the former before any of the latter, so a hook gets
@@ -27,7 +28,7 @@ from hookline.core.thread import local
 from hookline.torch_base.marks import Role, mark
 from hookline.torch_base.outline import Outline
 from hookline.torch_base.private import ALIAS, node_metadata, node_number, sequence_number
-from hookline.torch_base.readable import version_of
+from hookline.torch_base.readable import has_views, version_of
 from hookline.torch_base.tree import Tree, map_tensors, tensors
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def isolate_inputs(call: ModuleCall) -> Isolated:
     tensors = call.args if tree is None else tree.tensors
     call.inputs_outline = Outline.of_positional(len(tensors)) if tree is None else Outline.of(tree)
     grad = torch.is_grad_enabled()
-    outer = [_alias(t) if grad and t.requires_grad else None for t in tensors]
+    outer = [_alias(t) if grad and t.requires_grad and has_views(t) else None for t in tensors]
     # From here on nodes are the call's; the outer views come before.
     call.start = sequence_number()
     new: list[Tensor] = []
@@ -95,11 +96,15 @@ def isolate_output(call: ModuleCall, out: Any, *, joint: bool) -> tuple[Any, lis
         The output, and, where gradients are handed on at a second view, those by place.
     """
     if isinstance(out, Tensor):
-        return (_alias(out) if out.requires_grad and _is_foreign(out, call) else out), None
+        foreign_one = out.requires_grad and _is_foreign(out, call) and has_views(out)
+        return (_alias(out) if foreign_one else out), None
     tree = Tree.of(out)
-    foreign = {id(t) for t in tree.tensors if t.requires_grad and _is_foreign(t, call)}
+    watched = [t for t in tree.tensors if t.requires_grad]
+    foreign = {id(t) for t in watched if _is_foreign(t, call)}
     kept = foreign & _given_in_containers(call) if foreign else foreign
-    together = joint and not kept and sum(t.requires_grad for t in tree.tensors) > 1
+    fixed = {id(t) for t in watched if not has_views(t)}
+    kept |= foreign & fixed
+    together = joint and not kept and not fixed and len(watched) > 1
     near = [
         _alias(t) if t.requires_grad and (together or id(t) in foreign - kept) else t
         for t in tree.tensors
@@ -119,7 +124,7 @@ def mark_outputs(call: ModuleCall, out: Any, passed: list[Tensor] | None) -> Non
     """
     if isinstance(out, Tensor):
         call.outputs_outline = Outline.of_tensors(1)
-        if out.requires_grad:
+        if out.requires_grad and not _is_foreign(out, call):
             _mark(out, call, Role.OUTPUT, 0)
         return
     tree = Tree.of(out)

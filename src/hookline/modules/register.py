@@ -21,7 +21,7 @@ from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
 from hookline.errors import HookTypeError
 from hookline.modules.call import ModuleCall
-from hookline.modules.places import everywhere, traced_registry_of
+from hookline.modules.places import everywhere, registry_of
 from hookline.modules.replace import new_inputs, new_output
 from hookline.modules.signature import FORWARD, FORWARD_PRE, takes_kwargs
 from hookline.modules.targets import check_callable_module, check_hook
@@ -79,7 +79,7 @@ def _backward_pre(hook: Callable[..., Any]) -> Callback:
     name = f"backward pre-hook {hook_name(hook)}"
 
     def callback(call: ModuleCall) -> None:
-        module = call.key()
+        module = call.found()
         if module is None:  # made for one call, such as a loss
             return
         value = hook(module, call.grad_output)
@@ -93,7 +93,7 @@ def _backward(hook: Callable[..., Any]) -> Callback:
     name = f"backward hook {hook_name(hook)}"
 
     def callback(call: ModuleCall) -> None:
-        module = call.key()
+        module = call.found()
         if module is None:  # made for one call, such as a loss
             return
         value = hook(module, call.grad_input, call.grad_output)
@@ -134,7 +134,7 @@ def _registry(module: nn.Module, hook: object) -> HookRegistry:
     """The registry of a module, once the hook is seen to be one."""
     check_hook(hook)
     check_callable_module(module)
-    return traced_registry_of(module)
+    return registry_of(module)
 
 
 def _everywhere(hook: object) -> HookRegistry:

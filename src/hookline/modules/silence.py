@@ -12,6 +12,7 @@ from torch import nn
 
 from hookline.core.calls import Key
 from hookline.core.patterns import FunctionPattern, did_you_mean
+from hookline.modules.places import in_regions
 from hookline.modules.targets import has_forward
 from hookline.torch_base.paths import way_to
 from hookline.torch_base.private import children_of, compiled_codes
@@ -149,7 +150,7 @@ class Reasons:
 
 def _is_region(module: nn.Module) -> bool:
     in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or is_compiled(type(module))
+    return in_place or is_compiled(type(module)) or module in in_regions
 
 
 def _has_compiled_code(module: nn.Module) -> bool:

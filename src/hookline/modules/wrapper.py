@@ -21,7 +21,7 @@ from hookline.core.registry import HookRegistry
 from hookline.core.travel import StaysHere
 from hookline.errors import HookTypeError
 from hookline.modules.call import ModuleCall
-from hookline.modules.places import registry_of, traced_registry_of
+from hookline.modules.places import registry_of
 from hookline.modules.replace import bare_or_inputs, new_output
 from hookline.modules.targets import check_callable_module, check_hook
 from hookline.torch_base.tree import describe
@@ -157,7 +157,7 @@ def with_hooks(layer: Layer) -> tuple[Layer, Hooks]:
         )
         raise HookTypeError(msg)
     twin = _twin_of(layer)
-    return twin, Hooks(traced_registry_of(twin, inner=registry_of(layer)))
+    return twin, Hooks(registry_of(twin, inner=registry_of(layer)))
 
 
 def _is_sharded(layer: nn.Module) -> bool:

@@ -34,6 +34,7 @@ from hookline.torch_base.stack import (
     current_thread,
     end_lending,
     lend_to_workers,
+    lent,
 )
 from hookline.torch_base.walk import Visit, visits
 from hookline.torch_base.window import Window
@@ -251,11 +252,13 @@ def _run(
     run: Run,
 ) -> tuple[Tensor, ...]:
     thread = run.thread
-    outer = lend_to_workers(run)
-    thread.runs.append(run)
-    thread.backwards += 1
-    hidden, thread.hidden = thread.hidden, False
+    outer, hidden, depth = lent(), thread.hidden, thread.clock.depth
+    runs = len(thread.runs)
     try:
+        lend_to_workers(run)
+        thread.runs.append(run)
+        thread.backwards += 1
+        thread.hidden = False
         if demand.backward:
             _frozen(thread, partial(run.plan, outputs, inputs))
         with dispatch_modes.standing(run.modes):
@@ -267,10 +270,16 @@ def _run(
     else:
         return result
     finally:
-        thread.hidden = hidden
-        thread.runs.pop()
-        run.close()
-        end_lending(outer)
+        # Ctrl-C comes at calls: what needs none goes first, and what does is finished all the same.
+        thread.hidden, thread.clock.depth, thread.culprit = hidden, depth, None
+        del thread.runs[runs:]
+        try:
+            run.close()
+        except BaseException:
+            run.close()
+            raise
+        finally:
+            end_lending(outer)
 
 
 def _with_functions_seen(
@@ -279,13 +288,19 @@ def _with_functions_seen(
     """Run with the thread's function mode on, for what a checkpoint repeats.
 
     Torch has taken it off to handle the call of `backward`. Worker threads get what is on here.
+    Autograd puts back the stack of modes that it found, whatever scopes hooks open or leave.
     """
-    if not thread.functions.switch or not function_modes.put_on(thread.mode):
-        return original()
+    seen = bool(thread.functions.switch)
+    taken_off = seen and not function_modes.has(thread.mode)
     try:
+        if taken_off:
+            function_modes.put_on(thread.mode)
         return original()
     finally:
-        function_modes.take_out(thread.mode)
+        if taken_off or not thread.functions.switch:
+            function_modes.take_out(thread.mode)
+        elif not seen:
+            function_modes.put_on(thread.mode)
 
 
 def _frozen(thread: Thread, work: Callable[[], None]) -> None:

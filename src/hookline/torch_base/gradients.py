@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hookline.errors import HookValueError
 from hookline.torch_base.private import torch_function_off
+from hookline.torch_base.readable import shape_of
 from hookline.torch_base.tree import describe
 
 
@@ -23,7 +24,7 @@ def check_gradient(new: Tensor, old: Tensor, hook: str) -> None:
     Raises:
         HookValueError: if it has another shape, dtype or device.
     """
-    if new.shape != old.shape or new.dtype != old.dtype or new.device != old.device:
+    if shape_of(new) != shape_of(old) or new.dtype != old.dtype or new.device != old.device:
         msg = (
             f"{hook} gave {describe(new)} on {new.device} in place of {describe(old)} on "
             f"{old.device}; shape, dtype and device must stay"

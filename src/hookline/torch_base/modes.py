@@ -51,13 +51,22 @@ class ModeStack:
 
     def take_out(self, mode: Any) -> None:
         """Take a mode off the stack, wherever and however often it lies there."""
-        above: list[Any] = []
-        while self.has(mode):
-            top = self._pop()
-            if top is not mode:
-                above.append(top)
-        for other in reversed(above):
-            self._push(other)
+        modes = list(self)
+        if not any(other is mode for other in modes):
+            return
+        others = [other for other in modes if other is not mode]
+        try:
+            self._put(others)
+        except BaseException:  # Ctrl-C: nobody's mode is lost
+            self._put(others)
+            raise
+
+    def _put(self, modes: list[Any]) -> None:
+        """Make these the modes on the stack."""
+        while self._count():
+            self._pop()
+        for mode in modes:
+            self._push(mode)
 
     @contextmanager
     def standing(self, modes: Iterable[Any]) -> Generator[None]:

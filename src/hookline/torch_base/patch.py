@@ -74,13 +74,19 @@ class Patch:
         return stand
 
     def uninstall(self) -> None:
-        """Put the original back; under somebody else's patch, ours becomes a pass-through."""
+        """Put the original back; under somebody else's patch, ours becomes a pass-through.
+
+        Does nothing where ours is not on.
+        """
         stand = self._stand
-        assert stand is not None
-        stand.active = False
-        if self._current() is not stand.function:
-            self._covered.append(stand)
+        if stand is None or not stand.active:
+            return
+        current = self._current()
+        if current is not stand.function:
+            if current is not stand.original:
+                self._covered.append(stand)
         elif stand.original is _INHERITED:
             delattr(self._owner, self._name)
         else:
             setattr(self._owner, self._name, stand.original)
+        stand.active = False

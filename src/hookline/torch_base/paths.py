@@ -21,6 +21,7 @@ from hookline.core import calls
 from hookline.core.calls import Key
 from hookline.core.switch import lock
 from hookline.torch_base.private import children_of
+from hookline.torch_base.replicas import key_of, originals
 from hookline.torch_base.wrappers import class_names, innermost, inside
 
 MAX_PATHS: Final = 16
@@ -142,7 +143,7 @@ class Roots:
 
     def learn(self, parent: nn.Module, _name: str, child: nn.Module | None) -> None:
         """Remember that a module was put into another (torch's registration hook)."""
-        if child is not None:
+        if child is not None and ref(parent) not in originals:
             with lock:
                 self._parents[ref(child)] = ref(parent)
                 self.version += 1
@@ -161,12 +162,13 @@ class Roots:
 
     def root_of(self, module: nn.Module) -> Root:
         """The root that contains a module; itself, if nothing is known to contain it."""
-        key = ref(module)
+        key = key_of(module)
         known = self._member.get(key)
         if known is not None and known.holds(key, self.version):
             return known
+        original = key()
         with lock:
-            return self.declare(self._topmost(module, known))
+            return self.declare(self._topmost(module if original is None else original, known))
 
     def known(self) -> list[Root]:
         """The roots that are there, in the order in which they were found."""
@@ -229,10 +231,10 @@ def executing_path(root: calls.Root, module: nn.Module, stack: list[Any]) -> str
     """The path by which a shared module is being called: that through the modules that run."""
     prefixes: tuple[str, ...] = ("",)
     for frame in stack:
-        above = frame if isinstance(frame, nn.Module) else frame.module
-        paths = () if above is None else root.seats.get(ref(above), ())
+        key = key_of(frame) if isinstance(frame, nn.Module) else frame.key
+        paths = root.seats.get(key, ())
         prefixes = tuple(p for p in paths if _below(p, prefixes)) or prefixes
-    paths = root.seats[ref(module)]
+    paths = root.seats[key_of(module)]
     return next((p for p in paths if _below(p, prefixes)), paths[0])
 
 

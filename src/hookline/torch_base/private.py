@@ -47,6 +47,19 @@ StopRecomputation: type[BaseException] = _find("utils.checkpoint._StopRecomputat
 """Ends a checkpoint's recomputation early: steering, no error."""
 assert _checkpoint.checkpoint
 
+_repeating: str = _find("utils.checkpoint._recomputation_hook").__qualname__
+_saved_tensor_hooks: Callable[[bool], Any] = _find("_C._autograd._top_saved_tensors_default_hooks")
+
+
+def is_repeating() -> bool:
+    """Whether a non-reentrant checkpoint is repeating its part: its hooks for saved tensors are on.
+
+    Torch tells nobody; the autograd node that runs may be any.
+    """
+    hooks = _saved_tensor_hooks(True)  # noqa: FBT003 - whether or not something is traced
+    return hooks is not None and getattr(hooks[1], "__qualname__", "").startswith(_repeating)
+
+
 operator_schemas: Callable[[str], Any] = _find("_C._jit_get_schemas_for_operator")
 all_schemas: Callable[[], Any] = _find("_C._jit_get_all_schemas")
 """Operators' schemas: tell whether a C function makes or writes a tensor, and give readable names
@@ -98,9 +111,20 @@ HigherOrderOperator: type = _find("_ops.HigherOrderOperator")
 FakeTensor: type[torch.Tensor] = _find("_subclasses.fake_tensor.FakeTensor")
 """Tensors that only pretend: to operators they are like plain ones."""
 
+compiling: Any = _find("_guards._TLS")
+"""Its `tracing_context` is there while the compiler and its backend work in this thread, which call
+modules of their own. The public `torch.compiler.is_compiling` is false then."""
+
+fx_flags: Any = _find("fx._symbolic_trace")
+"""The module whose flag tells that `torch.fx.symbolic_trace` runs; `is_fx_tracing` warns."""
+
 _find("autograd._engine_run_backward")
 """What every `backward` and `grad` goes through; hookline stands in its place while hooks are
 on. No public call sees the begin, the end and the failure of a run."""
+
+REPLICATE = "_replicate_for_data_parallel"
+_find(f"nn.Module.{REPLICATE}")
+"""Makes a replica of a module for `DataParallel`. Nothing public tells which module it is of."""
 
 compiled_codes: Callable[[Any], list[Any]] = _find(
     "_C._dynamo.eval_frame._debug_get_cache_entry_list"
@@ -108,7 +132,37 @@ compiled_codes: Callable[[Any], list[Any]] = _find(
 """What dynamo made of a code object: tells that a module runs inside a compiled region, where it
 does not call the modules in it."""
 
+forget_compiled: Callable[[Any], None] = _find("_C._dynamo.eval_frame.reset_code")
+"""Throws away what was compiled of one code object. The public `torch.compiler.reset` throws away
+all that the process has compiled."""
+
+set_strategy: Callable[[Any, Any], None] = _find("_C._dynamo.eval_frame.set_code_exec_strategy")
+FrameStrategy: Any = _find("_C._dynamo.eval_frame._FrameExecStrategy")
+FrameAction: Any = _find("_C._dynamo.eval_frame._FrameAction")
+"""Tell the compiler to leave code of ours alone where Python runs it between two graphs, at no cost
+to a call. `torch.compiler.disable` puts a function around each, and imports the compiler."""
+
+CONSTANT = "_dynamo_marked_constant"
+"""The attribute by which `torch.compiler.assume_constant_result` marks a function that dynamo calls
+instead of tracing it. Called itself, that would import the compiler, which takes a second."""
+
+APART = "_torchdynamo_disable"
+"""The attribute by which `torch.compiler.disable` marks a function that stays out of graphs."""
+
+
+def compiler() -> Any:
+    """Dynamo, once it is there: the translator that traces now, its guards, its known code.
+
+    Only `torch.compiler.reset` is public, and there is no public way to add a guard.
+    """
+    from torch import _dynamo
+
+    return _dynamo
+
+
 COMPILED = "torch._dynamo.eval_frame.OptimizedModule"
+COMPILERS_OWN = "torch.fx._lazy_graph_module._LazyGraphModule"
+"""What the compiler makes of its graphs, and calls in some backends; people's are without it."""
 SHARDED = "torch.distributed.fsdp.FSDPModule"
 WRAPPERS = {
     COMPILED: "_orig_mod",

@@ -68,9 +68,8 @@ def in_a_trace(tensor: Tensor) -> bool:
 def _unusual(tensor: Any) -> Tensor | None:
     if in_a_trace(tensor) or getattr(tensor, "fake_mode", None) is not None:
         return None
-    if is_sharded(tensor):
-        tensor = tensor.to_local()
-    elif tensor.is_nested:
+    tensor = local_part(tensor)
+    if tensor.is_nested:
         tensor = tensor.values()
     if has_own_operations(type(tensor)):
         return None
@@ -99,8 +98,46 @@ def is_sharded(tensor: Any) -> bool:
     return hasattr(tensor, "placements") and hasattr(tensor, "to_local")
 
 
+def local_part(tensor: Any) -> Tensor:
+    """Of a sharded tensor, the part in this process; any other tensor as it is."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def copied(tensor: Any) -> Tensor:
+    """A copy that asks no other process for anything.
+
+    The `clone` of a `DTensor` may: one that stands for a sum over processes is added up.
+    """
+    if type(tensor) in _PLAIN or not is_sharded(tensor):
+        return tensor.clone()
+    part = tensor.to_local().clone()
+    mesh, placements = tensor.device_mesh, tensor.placements
+    size = {"shape": tensor.shape, "stride": tensor.stride()}
+    return type(tensor).from_local(part, mesh, placements, run_check=False, **size)
+
+
 def version_of(tensor: Tensor) -> int | None:
     """How often a tensor was written to; None if nobody counts that."""
     if tensor.is_inference():
         return None
     return tensor._version  # noqa: SLF001 - torch documents it
+
+
+def has_views(tensor: Tensor) -> bool:
+    """Whether torch makes views of a tensor through which gradients flow.
+
+    Of sparse and opaque ones it makes none, and of strided nested ones none that autograd's hooks
+    may change.
+    """
+    if tensor.layout is torch.strided:
+        return not tensor.is_nested
+    return tensor.layout is torch.jagged
+
+
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
+    """The shape; of a strided nested tensor, which has none, with -1 where its parts differ."""
+    if not (tensor.is_nested and tensor.layout is torch.strided):
+        return tuple(tensor.shape)
+    parts = tensor.detach().unbind()
+    sizes = [set(each) for each in zip(*(part.shape for part in parts), strict=True)]
+    return (len(parts), *(each.pop() if len(each) == 1 else -1 for each in sizes))

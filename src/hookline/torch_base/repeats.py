@@ -3,14 +3,18 @@
 A checkpoint runs a part of the forward again inside the backward. Its calls are told from new ones
 and matched with those that they repeat:
 
-* in the backward of a reentrant checkpoint's node, the n-th call of a module is the n-th since the
-  node was made, which was just before the checkpoint ran its part without gradients;
+* in the backward of a custom function's node, such as that of a reentrant checkpoint, the n-th call
+  of a module is the n-th since the node was made, which was just before the function ran its part
+  without gradients;
 * in that of any other node, inside a call that is itself repeated, it is the n-th since that one
   began;
-* else a non-reentrant checkpoint surrounds the node, and it is the latest that began before the
-  node was made. If no repeated call is around several calls of one module, they are not told apart.
+* else it is the latest that began before the node was made. If no repeated call is around several
+  calls of one module, they are not told apart.
 
-Other calls inside a backward, by a hook or a custom Function, are like these if their module was
+A non-reentrant checkpoint repeats its part when the first of its nodes runs, which may be of any
+kind; that it does so, torch's hooks for saved tensors tell.
+
+Other calls inside a backward, by a hook or a custom function, are like these if their module was
 called before.
 """
 
@@ -20,13 +24,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import Final
 
 from hookline.core.calls import Call, Key, Pass
 from hookline.core.thread import Thread
 from hookline.torch_base import private
 
-_REENTRANT: Final = "CheckpointFunctionBackward"
 _Place = tuple[Pass, int]
 
 
@@ -63,9 +65,11 @@ class Repeats:
         if node is None:
             return None
         number = private.node_number(node)
-        if node.name() == _REENTRANT:
+        if private.forward_class(node) is not None and not private.is_repeating():
             begin, count = number + 1, self._count(number, key)
-            return _since(begin, thread.passes, key, count) or self._again(begin, key, count)
+            found = _since(begin, thread.passes, key, count) or self._again(begin, key, count)
+            if found is not None or private.is_reentrant_checkpoint(node):
+                return found
         around = next((frame for frame in reversed(thread.stack) if isinstance(frame, Call)), None)
         if around is not None and around.recomputing:
             return _since(around.repeats, (around.running,), key, self._count(around, key))

@@ -14,6 +14,7 @@ from hookline.core.calls import Call, Key, Pass
 from hookline.core.thread import Thread, local
 from hookline.torch_base import private
 from hookline.torch_base.paths import Root, executing_path, roots
+from hookline.torch_base.replicas import key_of, originals
 
 _TLS_NAME: Final = "hookline"
 
@@ -57,24 +58,25 @@ def current_thread() -> Thread:
 
 def acting_run(thread: Thread) -> Any:
     """The backward run that this thread is working on, or None."""
-    if thread.runs:
-        return thread.runs[-1]
+    return thread.runs[-1] if thread.runs else lent()
+
+
+def lent() -> Any:
+    """The run that worker threads of autograd find now, or None."""
     return private.stashed(_TLS_NAME) if private.is_stashed(_TLS_NAME) else None
 
 
-def lend_to_workers(run: Any) -> Any:
-    """Let autograd's worker threads find a run, and its thread's hooks; gives the outer run."""
-    outer = private.stashed(_TLS_NAME) if private.is_stashed(_TLS_NAME) else None
+def lend_to_workers(run: Any) -> None:
+    """Let autograd's worker threads find a run, and its thread's hooks."""
     private.stash(_TLS_NAME, run)
-    return outer
 
 
 def end_lending(outer: Any) -> None:
-    """Undo `lend_to_workers`."""
-    if outer is None:
-        private.unstash(_TLS_NAME)
-    else:
+    """Let them find the run around it again, or none."""
+    if outer is not None:
         private.stash(_TLS_NAME, outer)
+    elif private.is_stashed(_TLS_NAME):
+        private.unstash(_TLS_NAME)
 
 
 def place(call: Any, module: nn.Module, thread: Thread) -> None:
@@ -86,6 +88,9 @@ def place(call: Any, module: nn.Module, thread: Thread) -> None:
         thread: the thread's state, with the call not yet on its stack.
     """
     key = call.key = ref(module)
+    if originals and key in originals:
+        call.replica, key = key, originals[key]
+        call.key = key
     call.cls = type(module)
     start = call.start = private.sequence_number()
     call.thread = thread.number
@@ -133,7 +138,7 @@ def _open_pass_of(
 ) -> Pass:
     """The pass that began with an outermost call which nobody watched."""
     if isinstance(outermost, nn.Module) and not thread.runs:
-        return _open_pass(outermost, ref(outermost), thread, grad=thread.grad)
+        return _open_pass(outermost, key_of(outermost), thread, grad=thread.grad)
     return _open_pass(module, key, thread)
 
 

@@ -9,10 +9,18 @@ from torch import Tensor
 
 from hookline.core.calls import Call
 from hookline.core.entry import EMPTY, Entry, Lineup
-from hookline.core.events import abort, before, ends, fire, not_ended
+from hookline.core.events import (
+    abort,
+    before,
+    ends,
+    fire,
+    not_ended,
+    with_displaced,
+)
 from hookline.core.phases import Phase
 from hookline.core.thread import Thread
 from hookline.torch_base.marks import Mark, Role
+from hookline.torch_base.readable import copied
 
 
 class Window:
@@ -112,7 +120,7 @@ class Window:
                 self.inputs[mark.place] = gradient
             return gradient
         # A leaf takes it for its `.grad` and adds to it in place; a hook may have kept it too.
-        return gradient.clone() if mark.leaf and gradient is not None else gradient
+        return copied(gradient) if mark.leaf and gradient is not None else gradient
 
     def begin(self, thread: Thread) -> None:
         """Call the hooks' begins."""
@@ -139,7 +147,8 @@ class Window:
         lineup = self.current()
         pairs = lineup.backward
         if lineup is not self.lineup:
-            pairs = ends(pairs, self.begun)
+            lineup = with_displaced(lineup, self.begun)
+            pairs = ends(lineup.backward, self.begun)
         try:
             if pairs:
                 fire(pairs, self.call, self.arguments(), Phase.BACKWARD, thread)

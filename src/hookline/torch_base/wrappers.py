@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from hookline.torch_base.private import COMPILED, SHARDED, WRAPPERS, children_of
+from hookline.torch_base.private import COMPILED, COMPILERS_OWN, SHARDED, WRAPPERS, children_of
 
 _T = TypeVar("_T")
 
@@ -48,7 +48,8 @@ def _find_wrapped(cls: type) -> str:
 
 
 def _find_hands_on(cls: type) -> bool:
-    return bool(_wrapped[cls]) and not is_compiled(cls)
+    made_by_compiler = any(_name(base) == COMPILERS_OWN for base in cls.__mro__)
+    return made_by_compiler or (bool(_wrapped[cls]) and not is_compiled(cls))
 
 
 def _find_class_name(cls: type) -> str:
@@ -65,7 +66,8 @@ _wrapped: Final = _ByClass(_find_wrapped)
 """For each class of modules the name under which it holds what it wraps; `""` for others."""
 
 hands_on: Final = _ByClass(_find_hands_on)
-"""Whether modules of a class only hand their calls on, where hooks can see them."""
+"""Whether modules of a class only hand their calls on, where hooks can see them; so do the modules
+that the compiler makes of its graphs."""
 
 class_names: Final = _ByClass(_find_class_name)
 """The name of each class; the classes that `fully_shard` gives to modules do not count."""
@@ -86,6 +88,10 @@ def type_name(cls: type, module: nn.Module | None) -> str:
 def is_compiled(cls: type) -> bool:
     """Whether a class is that of what `torch.compile` makes of a module."""
     return any(_name(base) == COMPILED for base in cls.__mro__)
+
+
+is_region: Final = _ByClass(is_compiled)
+"""The same, once found out for each class."""
 
 
 def inside(module: nn.Module) -> nn.Module | None:

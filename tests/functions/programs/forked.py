@@ -8,6 +8,7 @@ import torch
 from torch.autograd.function import _SingleLevelFunction
 
 import hookline
+from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 
 torch.set_num_threads(1)
@@ -37,7 +38,7 @@ def in_child(log):
     tell("child", log)
 
 
-with Recorder(time=True, level="function"):
+with Recorder(Measures(time=True, level="function")):
     log = Log()
     with log:
         child = os.fork()

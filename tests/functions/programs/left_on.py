@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import hookline
+from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 
 torch.set_num_threads(1)
@@ -30,7 +31,7 @@ if "registered" in sys.argv:
     hookline.add_hook(model[1], Modules())
     node.add_hook(Functions())
 if "everywhere" in sys.argv:
-    recorder = Recorder(time=True, level="both")
+    recorder = Recorder(Measures(time=True, level="both"))
     recorder.__enter__()
 if "modules" in sys.argv:
     Modules().__enter__()

@@ -4,6 +4,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import hookline
+from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 
 torch.set_num_threads(1)
@@ -23,7 +24,7 @@ class Doubles(Dataset):
 
 
 if __name__ == "__main__":
-    with Recorder(time=True, level="function"), Log():
+    with Recorder(Measures(time=True, level="function")), Log():
         loader = DataLoader(Doubles(), num_workers=2, multiprocessing_context="fork")
         batches = [(modes.item(), sample.item()) for modes, sample in loader]
     print("modes in workers:", {modes for modes, _ in batches})

@@ -106,7 +106,7 @@ def of_modules() -> Case:
     return Case(forward, [x, *part.parameters()])
 
 
-@scenario("checkpoint", "mul exp sin mul")
+@scenario("checkpoint", "mul exp sin mul", repeated="exp sin")
 def of_functions() -> Case:
     x = leaf(3)
 
