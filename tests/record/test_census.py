@@ -64,6 +64,22 @@ def test_r9_a_model_that_is_gone_at_the_end_is_told_like_one_that_is_there(passe
     assert {row.root for row in run.rows(Silent)} == {"Gone"}
 
 
+def test_why_a_module_never_ran_is_looked_for_while_the_model_is_there():
+    """That its parameters have gradients is seen before the second pass at the earliest."""
+
+    def train():
+        net = Gone()
+        net.forward = lambda x: net.body[0].forward(x)
+        for _ in range(2):
+            step(net)
+        del net.forward
+
+    with hookline.record() as run:
+        train()
+        gc.collect()
+    assert silent(run)["body.0"] == "bypassed"
+
+
 def test_models_that_follow_each_other_under_one_name_count_as_one():
     with hookline.record() as run:
         for depth in (2, 1, 3):

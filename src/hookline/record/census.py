@@ -12,7 +12,6 @@ from torch import nn
 
 from hookline.core.calls import Pass
 from hookline.core.records import Silent
-from hookline.hooks.aside import aside
 from hookline.modules.silence import LEFT_OUT, NEVER, Reasons
 from hookline.record.rows import ModuleRow, PassRow
 from hookline.record.wanted import Wanted
@@ -82,8 +81,7 @@ class Census:
                     return
                 known = self._known.setdefault(root.name, _Known(self._hooks))
                 if known.count(root, opened):
-                    with aside():
-                        known.look(self._wanted)
+                    known.look(self._wanted)
         except Exception:  # noqa: BLE001 - whatever our fault is
             self._on_fault()
 
