@@ -91,3 +91,13 @@ def test_models_that_share_modules_each_have_their_own_rows():
     roots = {row.root for row in run.rows(TimeRow) if row.path == "0"}
     assert len(roots) == 2
     assert {(row.path, row.calls) for row in run.rows(TimeRow)} == {("", 1), ("0", 1), ("1", 1)}
+
+
+def test_modules_that_come_later_are_selected_too():
+    net = nn.Sequential(nn.Linear(2, 2))
+    with hookline.record(None, where="later") as run:
+        net(torch.ones(1, 2))
+        net.add_module("later", nn.ReLU())
+        net(torch.ones(1, 2))
+    assert found(run) == {("module", "later", "")}
+    assert run.rows(FaultRow) == []
