@@ -11,6 +11,7 @@ from torch import nn
 import hookline
 from hookline.core.records import Silent, TimeRow
 from hookline.function_hooks import TimerHook as FunctionTimer
+from hookline.module_hooks import TimerHook
 from hookline.record import census
 from hookline.record.rows import EventRow, FaultRow, ModuleRow, PassRow
 from hookline.torch_base.stack import listeners
@@ -182,12 +183,19 @@ def test_a_compiled_model_says_so():
     assert (row.root, row.passes) == ("Gone", 2)
 
 
-def test_looking_at_a_model_is_seen_by_no_hook_of_the_program():
-    net = Gone()
+def test_what_a_recording_does_itself_is_seen_by_no_hook_of_the_program(monkeypatch):
+    """It reads tensors: parameters now, and what is on a device when somebody asks for rows."""
+    rows, net = TimerHook.rows, Gone()
+
+    def stand_in(hook):
+        torch.stack([torch.zeros(1)])
+        return rows(hook)
+
+    monkeypatch.setattr(TimerHook, "rows", stand_in)
     with FunctionTimer() as timer:
-        with hookline.record(None, stats=True, every=1) as run:
+        with hookline.record() as run:
             step(net)
-            run.rows(TimeRow)
+            assert run.rows(TimeRow)
         assert set(timer.summary()) == {"ones", "linear", "sum"}
 
 

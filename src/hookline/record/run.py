@@ -16,6 +16,7 @@ from hookline.core.handle import HookHandle
 from hookline.core.scope import HookObject, entry_of, register_object
 from hookline.functions import places as function_places
 from hookline.functions.hook import FunctionHook
+from hookline.hooks.aside import aside
 from hookline.hooks.stats import Statistics
 from hookline.hooks.timer import Timer
 from hookline.modules import places as module_places
@@ -100,8 +101,9 @@ class Recorder:
             over: whether the program is over, so that it can be told what never came.
         """
         found: Tables = {SeriesRow: self._course.series(), EventRow: self._course.events()}
-        rows = [row for hook in self._hooks for row in self._rows_of(hook)]
-        rows += self._rows_of_census(over=over)
+        with aside():  # hooks read tensors for it, and a scope of the program's may be open
+            rows = [row for hook in self._hooks for row in self._rows_of(hook)]
+            rows += self._rows_of_census(over=over)
         for row in rows:
             found.setdefault(type(row), []).append(row)
         faults = [f"a fault of its own: {text}" for text in self.faults]
