@@ -49,7 +49,6 @@ def found(run):
             ("function", "", "relu"),
         }),
     ],
-    ids=str,
 )  # fmt: skip
 def test_section_4_every_kind_of_pattern_selects(model, level, where, expected):
     run = recorded(model, level=level, where=where)
