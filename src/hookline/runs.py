@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -202,12 +204,21 @@ class Recording(Run):
             raise HookValueError(msg)
         self._was_entered = True
         self._writer.start()
+        # As in a notebook, where nothing leaves the block when the kernel ends.
+        atexit.register(self._writer.close)
         return self
 
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
+        atexit.unregister(self._writer.close)
         self._kept = self._writer.close(error)
+
+    # The default is there still when the interpreter shuts down and modules are emptied.
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        if self._was_entered and self._writer.abandon():
+            atexit.unregister(self._writer.close)
+            warn("a recording was collected while open; its hooks are removed", ResourceWarning)
 
 
 def _check(models: Sequence[nn.Module], patterns: Iterable[Any]) -> None:

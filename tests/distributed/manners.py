@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import hookline
 from hookline import FunctionHook, ModuleHook, add_hook, edits, function_hooks, module_hooks
+from hookline.core.records import TimeRow
 from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 
@@ -236,7 +237,7 @@ def patches(model: nn.Module, seen: Seen, stack: ExitStack) -> None:
 def recorder(model: nn.Module, seen: Seen, stack: ExitStack) -> None:
     """What `hookline run` puts on."""
     run = stack.enter_context(Recorder(Measures(time=True, level="both")))
-    stack.callback(lambda: seen.rows.extend(run.rows()))
+    stack.callback(lambda: seen.rows.extend(run.tables()[TimeRow]))
 
 
 MANNERS = (

@@ -10,12 +10,13 @@ from torch.utils.checkpoint import checkpoint
 
 import hookline
 from hookline import ModuleCall, ModuleHook, add_hook, get_module_hooks
-from hookline.core.records import TimeRow
+from hookline.core.records import FlopRow, StatsRow, TimeRow
 from hookline.core.thread import module_switch
 from hookline.function_hooks import TimerHook as FunctionTimer
 from hookline.hooks.meter import TimeMeter
 from hookline.module_hooks import TimerHook
 from hookline.record.measures import Measures
+from hookline.record.rows import PassRow
 from hookline.record.run import Recorder
 
 
@@ -192,15 +193,27 @@ def test_section_6_names_never_clash_with_the_programs_own():
     assert functions.summary()["linear"]["forward"]["calls"] == 2
 
 
-def test_section_6_two_recorders_would_clash():
-    """A second run inside a run is refused, and the first goes on."""
+def test_section_6_a_run_in_a_run_measures_too():
+    """A program that records itself can be run under hooks, whatever both measure."""
     net = Net()
-    with Recorder(Measures(time=True)) as recorder:
-        with pytest.raises(KeyError, match="hook hookline run: TimerHook already exists"):
-            Recorder(Measures(time=True)).__enter__()
+    everything = {"time": True, "stats": True, "memory": True, "flops": True, "nonfinite": True}
+    with Recorder(Measures(**everything, level="both", every=1)) as outer:
+        step(net)
+        with Recorder(Measures(**everything, level="both", every=1)) as inner:
+            step(net)
         step(net)
 
-    assert calls_of(recorder)["module", "Net", "", "forward"] == 1
+    for recorder, count in ((outer, 3), (inner, 1)):
+        assert recorder.faults == []
+        tables = recorder.tables()
+        assert calls_of(recorder)["module", "Net", "head", "backward"] == count
+        assert calls_of(recorder)["function", "Net", "linear", "backward"] == 2 * count
+        [row] = [row for row in tables[PassRow] if row.root.startswith("Net")]
+        assert row.passes == count
+        flops = [r for r in tables[FlopRow] if (r.path, r.level) == ("head", "module")]
+        assert {row.calls for row in flops} == {count}
+        stats = [r for r in tables[StatsRow] if (r.path, r.level) == ("head", "module")]
+        assert {row.calls for row in stats} == {count}
 
 
 def test_r4_hooks_of_a_run_are_on_no_model():

@@ -34,7 +34,7 @@ def report(kept: Rank, options: Options, stderr: TextIO, say: Callable[[str], No
     if folder is not None:
         inner = f"{folder}/rank{info.rank}" if info.rank else folder
         _try(lambda: run.to_tensorboard(inner), inner, say)
-    if options.files and info.rank == 0:
+    if kept.path.name and info.rank == 0:
         of = f" has all {info.ranks} processes" if info.ranks > 1 else ""
         say(f"kept in {kept.path}; hookline show {kept.path}{of}")
 

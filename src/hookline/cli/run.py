@@ -7,7 +7,8 @@ import os
 import sys
 import traceback
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -111,7 +112,7 @@ def run(program: str, args: tuple[str, ...], *, as_module: bool, **options: Any)
     found = Options(**options)
     found.check()
     command = [*(["-m"] if as_module else []), program, *args]
-    return Start(Program.from_args(program, args, as_module=as_module), found, command)
+    return Start(Program.from_args(program, args, as_module=as_module), found.absolute(), command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,12 @@ class Options:
         if len(self.files) > 1:
             msg = f"-o {self.files[1]}: a run is kept in one file, and {self.files[0]} is given too"
             raise click.UsageError(msg)
+
+    def absolute(self) -> Options:
+        """The same, with paths that the program can't change the meaning of by `os.chdir`."""
+        outputs = tuple(str(Path(path).absolute()) for path in self.outputs)
+        folder = None if self.tensorboard is None else str(Path(self.tensorboard).absolute())
+        return replace(self, outputs=outputs, tensorboard=folder)
 
     @property
     def files(self) -> list[Path]:
@@ -196,17 +203,20 @@ class _Hooks:
         # The program may put another stream in its place.
         self._stderr = sys.stderr
         self._writer = _writer(options, command, self._say)
-        self._live = _live(self._writer, self._stderr, self._say) if options.live else None
+        self._without_file = partial(_writer, replace(options, outputs=()), command, self._say)
+        self._live: Live | None = None
         self._were_on = False
 
     def __enter__(self) -> Self:
         try:
-            self._writer.start()
+            self._start()
             self._were_on = True
+            if self._options.live:
+                self._live = _live(self._writer, self._stderr, self._say)
             if self._live is not None:
                 self._live.start()
-        except Exception as error:  # noqa: BLE001 (whatever our fault is)
-            self._refuse(error)
+        except Exception:  # noqa: BLE001 (whatever our fault is)
+            _say_fault(self._stderr, "could not set its hooks; the program runs without hooks")
         return self
 
     def __exit__(
@@ -229,14 +239,15 @@ class _Hooks:
         if fault is not None:
             self._say(f"a fault of its own ended --live: {fault!r}")
 
-    def _refuse(self, error: Exception) -> None:
+    def _start(self) -> None:
         from hookline.errors import RunFileError
 
-        what = "the program runs without hooks"
-        if isinstance(error, RunFileError):
-            self._say(f"{error}; {what}")
-        else:
-            _say_fault(self._stderr, f"could not set its hooks; {what}")
+        try:
+            self._writer.start()
+        except RunFileError as error:
+            self._say(f"{error}; the run is not kept")
+            self._writer = self._without_file()
+            self._writer.start()
 
     def _say(self, text: str) -> None:
         """Tell the user; if even that fails, so be it."""

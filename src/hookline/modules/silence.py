@@ -22,10 +22,6 @@ from hookline.torch_base.wrappers import class_names, is_compiled
 Reason: TypeAlias = tuple[str, str]
 """The cause, and what is known of it and can be done; see `Silent`."""
 
-_NEVER: Final = (
-    "no call was seen; call module(...), not module.forward(...), and where torch.compile was put "
-    "around the model, watch what it returned"
-)
 _COMPILED: Final = (
     "it runs inside a compiled region, which is one call: watch what torch.compile returned, or "
     "run with torch.compiler.set_stance('force_eager')"
@@ -40,6 +36,17 @@ _NO_GRADIENT: Final = (
 )
 NO_GRADIENT: Final[Reason] = ("no gradient", _NO_GRADIENT)
 """The cause for a hook that runs in the backward, on a module that was called."""
+LEFT_OUT: Final[Reason] = (
+    "not called",
+    "the modules around it ran without it, as where a branch is not taken",
+)
+"""The cause where a module around it was called."""
+_NEVER: Final = (
+    "no call was seen; call module(...), not module.forward(...), and where torch.compile was put "
+    "around the model, watch what it returned"
+)
+NEVER: Final[Reason] = ("never called", _NEVER)
+"""The cause where nothing better is known."""
 
 
 class Reasons:
@@ -81,7 +88,7 @@ class Reasons:
             or self._fused(path, module)
             or self._bypassed(path, module)
             or self._left_out(path)
-            or ("never called", _NEVER)
+            or NEVER
         )
 
     def _now_at(self, path: str) -> str:
@@ -131,7 +138,7 @@ class Reasons:
     def _left_out(self, path: str) -> Reason | None:
         if not any(Key(module) in self._ran for module in self._above(path)):
             return None
-        return "not called", "the modules around it ran without it, as where a branch is not taken"
+        return LEFT_OUT
 
     def _way(self, path: str) -> list[nn.Module]:
         assert self._model is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import count
 from time import perf_counter_ns
 from typing import Any, Final, Self
 
@@ -15,6 +16,7 @@ from hookline.core.handle import HookHandle
 from hookline.core.scope import HookObject, entry_of, register_object
 from hookline.functions import places as function_places
 from hookline.functions.hook import FunctionHook
+from hookline.hooks.aside import aside
 from hookline.hooks.meter import Measured
 from hookline.hooks.stats import Statistics
 from hookline.hooks.timer import Timer
@@ -60,12 +62,14 @@ class Recorder:
         models: Iterable[nn.Module] = (),
     ) -> None:
         self.faults: Final[list[str]] = []
+        self._number: Final = next(_numbers)
         self.measures: Final = measures
         self._hooks: Final = list(measures.hooks())
-        self._wanted: Final = Wanted(where, models)
+        self._wanted: Final = Wanted(where, models, functions=measures.level != "module")
         self._handles: list[HookHandle] = []
         self._opened: list[HookObject] = []
-        self._census = Census(hook.name for hook in self._hooks)
+        names = [hook.name for hook in self._hooks]
+        self._census = Census(names, self._wanted, self._note_census)
         self._course = Course(perf_counter_ns())
 
     def __enter__(self) -> Self:
@@ -87,6 +91,7 @@ class Recorder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._census.end()
         while self._opened:
             self._opened.pop().closed()
         while self._handles:
@@ -99,15 +104,22 @@ class Recorder:
             over: whether the program is over, so that it can be told what never came.
         """
         found: Tables = {SeriesRow: self._course.series(), EventRow: self._course.events()}
-        for hook in self._hooks:
-            for row in self._rows_of(hook):
-                found.setdefault(type(row), []).append(row)
-        for row in self._census.rows(over=over):
+        with aside():  # hooks read tensors for it, and a scope of the program's may be open
+            rows = [row for hook in self._hooks for row in self._rows_of(hook)]
+            rows += self._rows_of_census(over=over)
+        for row in rows:
             found.setdefault(type(row), []).append(row)
         faults = [f"a fault of its own: {text}" for text in self.faults]
         faults += self._wanted.unmatched() if over else ()
         found[FaultRow] = [FaultRow(text) for text in faults]
         return found
+
+    def _rows_of_census(self, *, over: bool) -> Iterable[Any]:
+        try:
+            return self._census.rows(over=over)
+        except Exception:  # noqa: BLE001 - whatever our fault is
+            self._note_census()
+            return ()
 
     def glance(self) -> Glance:
         """How the run stands; waits for nothing."""
@@ -128,9 +140,14 @@ class Recorder:
             self._note_fault(hook, "could not tell what it measured")
             return ()
 
+    def _note_census(self) -> None:
+        self._note("a model could not be looked at")
+
     def _note_fault(self, hook: Any, what: str) -> None:
-        fault = traceback.format_exc().rstrip()
-        text = f"{hook.name} {what}; the program went on\n{fault}"
+        self._note(f"{hook.name} {what}")
+
+    def _note(self, what: str) -> None:
+        text = f"{what}; the program went on\n{traceback.format_exc().rstrip()}"
         if text not in self.faults:
             self.faults.append(text)
 
@@ -138,8 +155,9 @@ class Recorder:
         is_function = isinstance(hook, FunctionHook)
         registry = function_places.everywhere if is_function else module_places.everywhere
         wanted = self._wanted.function if is_function else self._wanted.module
-        # The name is reserved, so that it never clashes with one of the program's own.
-        plain = entry_of(hook, hook.level, f"hookline run: {hook.name}")
+        # The name is reserved, so that it never clashes with one of the program's own, nor with
+        # one of a recording around this one.
+        plain = entry_of(hook, hook.level, f"hookline run {self._number}: {hook.name}")
 
         def switch_off(entry: Entry) -> None:
             self._note_fault(hook, "was switched off")
@@ -149,6 +167,8 @@ class Recorder:
         entry = _guarded(plain, switch_off, None if self._wanted.everything else wanted)
         self._handles.append(register_object(registry, entry, None))
 
+
+_numbers: Final = count(1)
 
 _TELLING: Final = ("rows", "parameter_rows", "uncounted")
 """The methods by which hooks tell what they measured."""

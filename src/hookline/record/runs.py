@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TypeAlias, TypeVar
 
 from hookline.errors import RunFileError
 from hookline.record.rows import EventRow, RunRow, SeriesRow
 from hookline.record.schema import APPLICATION, NAMES, VERSION, reader
 
 RowT = TypeVar("RowT")
+Kinds: TypeAlias = Collection[type[Any]]
 
 _COURSE: Final = (SeriesRow, EventRow)
 
@@ -58,7 +61,7 @@ class Rank:
     def state(self) -> str:
         """As `RunRow.state`, or `"killed"` where it says `running` and there is no such process."""
         info = self.info
-        return "killed" if info.state == "running" and not _is_alive(info) else info.state
+        return "killed" if info.state == "running" and not is_alive(info) else info.state
 
     def rows(self, kind: type[RowT]) -> list[RowT]:
         """The rows of a class, such as `TimeRow`."""
@@ -118,7 +121,7 @@ def load(path: str | Path, *, course: bool = True) -> RunData:
     return RunData([first, *others.values()], missing)
 
 
-def _others(first: Rank, expected: Iterable[int], kinds: Collection[type[Any]]) -> Iterator[Rank]:
+def _others(first: Rank, expected: Iterable[int], kinds: Kinds) -> Iterator[Rank]:
     """The other processes of a run, as far as there are files of them."""
     for number in expected:
         path = first.path.with_name(f"{first.path.name}.{number}")
@@ -131,7 +134,7 @@ def _others(first: Rank, expected: Iterable[int], kinds: Collection[type[Any]]) 
             yield other
 
 
-def _is_alive(info: RunRow) -> bool:
+def is_alive(info: RunRow) -> bool:
     """Whether the process of a run is there; of one on another machine, whether it still writes."""
     if info.host != platform.node():
         return time.time() - info.updated < _SILENT
@@ -144,7 +147,7 @@ def _is_alive(info: RunRow) -> bool:
     return True
 
 
-def load_rank(path: Path, kinds: Collection[type[Any]] = tuple(NAMES)) -> Rank:
+def load_rank(path: Path, kinds: Kinds = tuple(NAMES)) -> Rank:
     """Read the file of one process of a run.
 
     Args:
@@ -158,16 +161,39 @@ def load_rank(path: Path, kinds: Collection[type[Any]] = tuple(NAMES)) -> Rank:
         msg = f"there is no run at {path}; `hookline run -o {path.name} ...` keeps one"
         raise RunFileError(msg)
     try:
-        # Writable where that can be: SQLite must roll back what a killed process left half-done.
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as opened:
-            _check(path, opened)
-            return Rank(path, {kind: _read(opened, kind) for kind in kinds})
+        return Rank(path, _tables(path, path, kinds))
     except sqlite3.DatabaseError as error:
+        if error.sqlite_errorname in _NOT_ROLLED_BACK:
+            return Rank(path, _tables_of_copy(path, kinds))
         msg = (
             f"{path} can't be read as a run: {error}; give a file that `hookline run -o` or "
             "`hookline.record` wrote"
         )
         raise RunFileError(msg) from error
+
+
+_NOT_ROLLED_BACK: Final = ("SQLITE_READONLY_ROLLBACK", "SQLITE_CANTOPEN")
+"""What SQLite says where a killed process left half a transaction and nobody may undo it."""
+
+
+def _tables(path: Path, file: Path, kinds: Kinds) -> dict[type[Any], list[Any]]:
+    """What is in a file, which is that at a path, or a copy of it."""
+    # Writable where that can be: SQLite must roll back what a killed process left half-done.
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as opened:
+        _check(path, opened)
+        return {kind: _read(opened, kind) for kind in kinds}
+
+
+def _tables_of_copy(path: Path, kinds: Kinds) -> dict[type[Any], list[Any]]:
+    """What is in a file that can't be written, as it is after half a transaction is undone."""
+    with TemporaryDirectory() as folder:
+        try:
+            for name in (path.name, f"{path.name}-journal"):
+                shutil.copyfile(path.with_name(name), Path(folder) / name)
+            return _tables(path, Path(folder) / path.name, kinds)
+        except (OSError, sqlite3.DatabaseError) as error:
+            msg = f"{path} can't be read as a run: {error}"
+            raise RunFileError(msg) from error
 
 
 def _check(path: Path, opened: sqlite3.Connection) -> None:

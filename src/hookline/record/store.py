@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from hookline.errors import RunFileError
 from hookline.record.rows import RunRow
-from hookline.record.runs import load_rank
+from hookline.record.runs import is_alive, load_rank
 from hookline.record.schema import APPLICATION, NAMES, TABLES, VERSION, create, insert, to_sql
 
 
@@ -135,19 +135,34 @@ def _make_room(path: Path) -> None:
     try:
         if not path.exists() or path.stat().st_size == 0:
             return
-        before = load_rank(path)
-        running = [row for row in before.rows(RunRow) if row.host == platform.node()]
-        if running and before.state == "running":
-            msg = (
-                f"{path} is being written by process {running[0].process}; "
-                "give another file, or wait until it has ended"
-            )
-            raise RunFileError(msg)
+        _check_that_it_is_over(path)
         path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
         path.unlink()
+    except RunFileError:
+        raise
     except OSError as error:
         raise _failure(path, "can't be replaced", error) from error
 
 
+def _check_that_it_is_over(path: Path) -> None:
+    for row in load_rank(path).rows(RunRow):
+        if row.state == "running" and _is_written(path, row):
+            msg = (
+                f"{path} is being written by process {row.process}; "
+                "give another file, or wait until it has ended"
+            )
+            raise RunFileError(msg)
+
+
+def _is_written(path: Path, row: RunRow) -> bool:
+    if row.host != platform.node():
+        return False
+    if row.process == os.getpid():  # or an earlier one of that number, as in containers
+        return any(store.path.exists() and store.path.samefile(path) for store in _open)
+    return is_alive(row)
+
+
 def _failure(path: Path, what: str, error: Exception) -> RunFileError:
-    return RunFileError(f"{path} {what}: {error}")
+    moved = getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_DBMOVED"
+    reason = "it was moved or removed meanwhile" if moved else error
+    return RunFileError(f"{path} {what}: {reason}")

@@ -11,8 +11,10 @@ from torch import nn
 from hookline.core.calls import Key
 from hookline.errors import SelectionError
 from hookline.functions.chosen import Chosen
+from hookline.modules.silence import function_not_called
 from hookline.torch_base.paths import Root, roots
 from hookline.torch_base.select import selection_in
+from hookline.torch_base.selection import Choice
 
 if TYPE_CHECKING:
     from hookline.functions.call import FunctionCall
@@ -25,9 +27,17 @@ class Wanted:
     Args:
         patterns: as `select` takes them; none for everything.
         models: only what belongs to these; none for all.
+        functions: whether calls of functions are asked about at all.
     """
 
-    def __init__(self, patterns: Sequence[object] = (), models: Iterable[nn.Module] = ()) -> None:
+    def __init__(
+        self,
+        patterns: Sequence[object] = (),
+        models: Iterable[nn.Module] = (),
+        *,
+        functions: bool = True,
+    ) -> None:
+        self._functions: Final = functions
         self._patterns: Final = patterns
         self._roots: Final = frozenset(roots.declare(model) for model in models)
         self._parts: Final[WeakKeyDictionary[Root, _Part]] = WeakKeyDictionary()
@@ -39,10 +49,18 @@ class Wanted:
         """Whether every call is wanted."""
         return not self._patterns and not self._roots
 
+    def root(self, root: Root) -> bool:
+        """Whether anything in a root is wanted, as far as the models say."""
+        return not self._roots or root in self._roots
+
+    def seat(self, root: Root, key: Key[nn.Module]) -> bool:
+        """Whether calls of a module in a root are wanted, as far as the patterns say."""
+        return not self._patterns or key in self._part(root).keys
+
     def module(self, call: ModuleCall) -> bool:
         """Whether a call of a module is wanted."""
         root: Any = call.running.root
-        return self._has(root) and (not self._patterns or call.key in self._part(root).keys)
+        return self.root(root) and self.seat(root, call.key)
 
     def function(self, call: FunctionCall) -> bool:
         """Whether a call of a function is wanted; outside any module none is, if not all are."""
@@ -50,19 +68,28 @@ class Wanted:
         if parent is None:
             return False
         root: Any = parent.running.root
-        return self._has(root) and (not self._patterns or self._part(root).chosen.takes(call))
+        return self.root(root) and (not self._patterns or self._takes(self._part(root), call))
 
     def unmatched(self) -> list[str]:
         """For each pattern that matched nothing anywhere, what is known of that."""
         patterns = enumerate(self._patterns)
-        return [
-            self._hints.get(place, (0, f"{pattern!r}: no model was seen"))[1]
-            for place, pattern in patterns
-            if place not in self._matched
-        ]
+        return [self._hint(n, pattern) for n, pattern in patterns if n not in self._matched]
 
-    def _has(self, root: Root) -> bool:
-        return not self._roots or root in self._roots
+    def _hint(self, place: int, pattern: object) -> str:
+        chosen = [c for part in self._parts.values() for n, c in part.chosen if n == place]
+        targets = [(each, target) for each in chosen for target in each.targets]
+        if targets and not self._functions:
+            return f"{pattern!r} means functions, and only modules are measured: see --level"
+        if targets:
+            called = {name for each, target in targets for name in each.called_by(target.key)}
+            wanted: Any = targets[0][1].function
+            return f"{pattern!r}: {function_not_called(wanted, sorted(called))[1]}"
+        return self._hints.get(place, (0, f"{pattern!r}: no model was seen"))[1]
+
+    def _takes(self, part: _Part, call: FunctionCall) -> bool:
+        taken = [place for place, chosen in part.chosen if chosen.takes(call)]
+        self._matched.update(taken)
+        return bool(taken)
 
     def _part(self, root: Root) -> _Part:
         part = self._parts.get(root)
@@ -70,14 +97,17 @@ class Wanted:
             part = self._parts[root] = _Part(root, self._choices(root))
         return part
 
-    def _choices(self, root: Root) -> list[Any]:
-        found: list[Any] = []
+    def _choices(self, root: Root) -> list[tuple[int, Sequence[Choice]]]:
+        found: list[tuple[int, Sequence[Choice]]] = []
         model = root.module
         for place, pattern in enumerate(self._patterns if model is not None else ()):
             assert model is not None
             try:
-                found += selection_in(model, root.seats, [pattern]).choices
-                self._matched.add(place)
+                choices = selection_in(model, root.seats, [pattern]).choices
+                found.append((place, choices))
+                # Of functions, that is known when one is called.
+                if any(choice.function is None for choice in choices):
+                    self._matched.add(place)
             except SelectionError as error:
                 # Of the largest model the names are most telling.
                 self._hints[place] = max(
@@ -89,7 +119,8 @@ class Wanted:
 class _Part:
     """What is wanted of one root."""
 
-    def __init__(self, root: Root, choices: list[Any]) -> None:
+    def __init__(self, root: Root, chosen: Sequence[tuple[int, Sequence[Choice]]]) -> None:
         self.version: Final = root.version
+        choices = [choice for _, choices in chosen for choice in choices]
         self.keys: Final = frozenset(Key(c.called) for c in choices if c.function is None)
-        self.chosen: Final = Chosen(choices)
+        self.chosen: Final = [(place, Chosen(choices)) for place, choices in chosen]

@@ -64,6 +64,8 @@ class Writer:
         self._row = _row(recorder, program, place)
         self._steps = steps.count
         self._failed = False
+        self._written = False
+        self._abandoned = False
         self._over = threading.Event()
         self._process: Final = os.getpid()
         self._thread = threading.Thread(target=self._run, name="hookline writer", daemon=True)
@@ -81,7 +83,7 @@ class Writer:
                 self._write(over=False)
                 self._thread.start()
         except BaseException:
-            self._recorder.__exit__()
+            self.abandon()
             raise
 
     def close(self, error: BaseException | None = None) -> Rank:
@@ -91,25 +93,43 @@ class Writer:
             error: what ended the program, if it was an error.
 
         Returns:
-            What was kept.
+            What was kept; its path is empty where the file does not hold all of it. In a forked
+            child nothing: what that does is not measured.
         """
         self._recorder.__exit__()
         self._over.set()
+        if os.getpid() != self._process:
+            return Rank(Path(), {})
         if self._thread.is_alive():
             self._thread.join()
+        tables = self._finish(error)
+        return Rank(self._path if self._path is not None and self._written else Path(), tables)
+
+    def abandon(self) -> bool:
+        """Remove the hooks, and let the thread write for the last time; whether they were on."""
+        if self._over.is_set() or os.getpid() != self._process:
+            return False
+        self._recorder.__exit__()
+        self._abandoned = True
+        self._over.set()
+        return True
+
+    def now(self) -> Rank:
+        """What there is now."""
+        if os.getpid() != self._process:
+            return Rank(Path(), {})
+        return Rank(self._path or Path(), self._tables(over=False))
+
+    def _finish(self, error: BaseException | None = None) -> Tables:
         self._row = _ended(self._row, error)
         tables = self._write(over=True)
         if self._store is not None:
             self._store.close()
-        return Rank(self._path or Path(), tables)
+        return tables
 
     def glance(self) -> Glance:
         """How the run stands; waits for nothing."""
         return self._recorder.glance()
-
-    def now(self) -> Rank:
-        """What there is now."""
-        return Rank(self._path or Path(), self._tables(over=False))
 
     def _tables(self, *, over: bool) -> Tables:
         self._row = replace(self._row, updated=time.time(), steps=steps.count - self._steps)
@@ -126,13 +146,16 @@ class Writer:
             except Exception:  # noqa: BLE001 - whatever our fault is
                 self._fail(traceback.format_exc().rstrip())
             pause = max(self._interval, _SHARE * (time.perf_counter() - began))
+        if self._abandoned:
+            self._finish()
 
     def _write(self, *, over: bool) -> Tables:
         tables = self._tables(over=over)
-        # A forked child leaves the file to its parent.
-        if self._store is not None and os.getpid() == self._process:
+        if self._store is not None:
+            self._written = False
             try:
                 self._store.write(tables)
+                self._written = True
             except RunFileError as error:
                 self._fail(str(error))
         return tables
@@ -164,7 +187,8 @@ def _row(recorder: Recorder, program: Sequence[str], place: Place) -> RunRow:
 
 
 def _ended(row: RunRow, error: BaseException | None) -> RunRow:
-    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+    left_early = isinstance(error, GeneratorExit)
+    if error is None or left_early or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return replace(row, state="finished")
     state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     return replace(row, state=state, error="".join(traceback.format_exception_only(error)).strip())

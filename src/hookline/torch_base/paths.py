@@ -11,7 +11,6 @@ wrapper has the path of the module inside, and around a root the root stays that
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import count
 from typing import Any, Final
 from weakref import ref
@@ -37,8 +36,6 @@ class Root:
         seats: each contained module's paths as in `named_modules()`; `""` is the root itself and
             the wrappers around it.
         numbers: of the passes; drawn by all threads.
-        passes: how many there were in each mode.
-        ran: the modules in it that were called, as far as passes that are over tell.
         version: the structure's version at the last walk.
     """
 
@@ -48,8 +45,6 @@ class Root:
         "_wrappers",
         "name",
         "numbers",
-        "passes",
-        "ran",
         "seats",
         "version",
     )
@@ -59,8 +54,6 @@ class Root:
         self._wrappers: set[Key[nn.Module]] = set()
         self.name = name
         self.numbers = count()
-        self.passes: Counter[str] = Counter()
-        self.ran: set[Key[nn.Module]] = set()
         self.version = -1
         self.seats: dict[Key[nn.Module], tuple[str, ...]] = {}
 
@@ -87,7 +80,6 @@ class Root:
         self._wrappers = {k for k, w in around if w is not None and innermost(w) is module}
         self.seats.update(dict.fromkeys(self._wrappers, ("",)))
         self.version = version
-        self.ran &= self.seats.keys()
 
     def __repr__(self) -> str:
         return f"<Root {self.name}: {len(self.seats)} modules>"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any, Final
 from weakref import ref
 
@@ -29,6 +31,11 @@ class Steps:
 
 
 steps: Final = Steps()
+
+listeners: Final[list[Callable[[Pass], None]]] = []
+"""Each is told of every pass that begins, in any thread; none may raise."""
+
+os.register_at_fork(after_in_child=listeners.clear)
 
 
 def acting(thread: Thread) -> Thread:
@@ -167,17 +174,10 @@ def _open_pass(
                     return earlier
                 break
     opened = Pass(root, next(root.numbers), steps.count, mode, key, thread.backwards)
-    root.passes[mode] += 1
-    if thread.passes:
-        note_what_ran(thread.passes[-1])
     thread.passes.append(opened)
+    for tell in listeners:
+        tell(opened)
     return opened
-
-
-def note_what_ran(running: Pass) -> None:
-    """Let the root know which of its modules were called in a pass."""
-    assert isinstance(running.root, Root)
-    running.root.ran.update(running.starts)  # pyright: ignore[reportArgumentType]
 
 
 def _continues(earlier: Pass, key: Key[nn.Module], thread: Thread) -> bool:
