@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def fire(
     pairs: tuple[tuple[Entry, Any], ...],
     call: Any,
-    arguments: Sequence[Any],
+    arguments: Sequence[Any] | None,
     phase: Phase,
     thread: Thread,
 ) -> None:
@@ -27,6 +27,13 @@ def fire(
     The one loop for both levels and all four phases. A hook that was removed since the tuple was
     prepared is skipped. An error stops the loop and leaves with its note; `thread.culprit` then
     tells whose it was.
+
+    Args:
+        pairs: the hooks and their callbacks.
+        call: the call.
+        arguments: what the callbacks get; None for the call alone.
+        phase: the event.
+        thread: the thread's state.
     """
     call.phase = phase
     entry, notes = None, thread.notes
@@ -37,9 +44,14 @@ def fire(
                 if entry.paired:
                     thread.busy = True
                     try:
-                        callback(*arguments)
+                        if arguments is None:
+                            callback(call)
+                        else:
+                            callback(*arguments)
                     finally:
                         thread.busy = False
+                elif arguments is None:
+                    callback(call)
                 else:
                     callback(*arguments)
     except BaseException as error:

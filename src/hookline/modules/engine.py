@@ -18,11 +18,12 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from hookline.core.calls import Key
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
 from hookline.core.events import ends, fail, fire, with_displaced
 from hookline.core.notes import control_flow
-from hookline.core.phases import Phase
+from hookline.core.phases import FORWARD, FORWARD_PRE
 from hookline.core.registry import HookRegistry
 from hookline.core.thread import Thread, local, module_switch
 from hookline.modules import recorded
@@ -32,7 +33,6 @@ from hookline.modules.places import (
     around_region,
     everywhere,
     lineup_of,
-    outer_lineup,
     replicate,
     table,
 )
@@ -46,13 +46,22 @@ from hookline.torch_base.private import REPLICATE, StopRecomputation, sequence_n
 from hookline.torch_base.recording import left_out, recorded_by
 from hookline.torch_base.regions import stay_out
 from hookline.torch_base.stack import acting, place, steps
-from hookline.torch_base.wrappers import hands_on, innermost, is_region
+from hookline.torch_base.wrappers import ByClass, hands_on, innermost, is_region
 
 control_flow.add(StopRecomputation)
 
 
 _is_compiling: Final = torch.compiler.is_dynamo_compiling
 _torchs_own: Final = nn.Module.__call__
+
+
+def _find_special(cls: type[nn.Module]) -> bool:
+    return is_region[cls] or hands_on[cls] or issubclass(cls, FUSED)
+
+
+_special: Final = ByClass(_find_special)
+"""Whether calls of a class of modules are more than that: those of wrappers, and of encoders with a
+fused path. One look at this spares all others several."""
 
 
 def _stand_in(stand: Stand) -> Callable[..., Any]:
@@ -69,16 +78,19 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
         thread = local.thread
         if thread.worker is not False:
             acting(thread)
-        own = table.get(ref(module)) if table else None
-        own = around_region(module) if table and is_region[type(module)] else own
+        key, special = ref(module), _special[type(module)]
+        own = table.get(key)
+        if special and table and is_region[type(module)]:
+            own = around_region(module)
         lineup = thread.modules.lineup
-        if own is not None or everywhere.lineup is not EMPTY:
-            outer = outer_lineup(thread)
-            lineup = outer if own is None else own.behind(outer)
+        if everywhere.lineup is not EMPTY:
+            lineup = everywhere.behind(lineup)
+        if own is not None:
+            lineup = own.lineup if lineup is EMPTY else own.behind(lineup)
         if lineup is not EMPTY or (own is not None and own.inner is not None):
             if thread.busy:
                 return original(module, *args, **kwargs)
-            return _watched(original, module, own, lineup, thread, args, kwargs)
+            return _watched(original, module, key, own, lineup, thread, args, kwargs)
         stack = thread.stack
         if not stack:
             thread.running = None
@@ -86,7 +98,7 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
         # Ctrl-C comes at calls: what is undone below is done inside, and undone by the last call.
         try:
             stack.append(module)
-            if issubclass(type(module), FUSED):
+            if special and issubclass(type(module), FUSED):
                 with children_called(module, thread):
                     return original(module, *args, **kwargs)
             return original(module, *args, **kwargs)
@@ -113,6 +125,7 @@ Pairs = tuple[tuple[Entry, Any], ...]
 def _watched(
     original: Callable[..., Any],
     module: nn.Module,
+    key: Key[nn.Module],
     own: HookRegistry | None,
     lineup: Lineup,
     thread: Thread,
@@ -124,32 +137,36 @@ def _watched(
     if recorder:
         left_out(type(module).__name__, lineup.entries, recorder)
         return original(module, *args, **kwargs)
-    if thread.stack and runs_above(module, thread.stack):
+    stack = thread.stack
+    if stack and runs_above(module, stack):
         return original(module, *args, **kwargs)
-    if hands_on[type(module)]:  # only what was put on the wrapper itself sees its call
+    special = _special[type(module)]
+    if special and hands_on[type(module)]:  # only what was put on the wrapper itself sees its call
         lineup = EMPTY if own is None else own.lineup
         if lineup is EMPTY:
             return _handed_on(original, module, thread, args, kwargs)
     call = ModuleCall()
-    call.args, call.kwargs = args, kwargs
+    call.called, call.args, call.kwargs = module, args, kwargs
+    if stack and type(stack[-1]) is ModuleCall:
+        call.parent = stack[-1]
+    if special and is_region[type(module)]:
+        call.region = ref(innermost(module))
     clock, timed = thread.clock, demand.clock
     depth = clock.depth
-    if is_region[type(module)]:
-        call.region = ref(innermost(module))
     try:
         if timed:
             clock.freeze()
-        place(call, module, thread)
+        place(call, module, key, thread)
         outer_pass = thread.running
         try:
             thread.running = call.running
-            thread.stack.append(call)
+            stack.append(call)
             return _forward(original, module, own, lineup, call, thread)
         finally:
             thread.running = outer_pass
-            thread.stack.pop()
+            stack.pop()
     finally:
-        call.args = call.kwargs = call.out = call.replica = thread.culprit = None
+        call.called = call.args = call.kwargs = call.out = thread.culprit = None
         try:
             if timed:
                 clock.thaw()
@@ -185,24 +202,25 @@ def _forward(
 ) -> Any:
     """Fire the forward events around the layer; `lineup` is what is registered at the begin."""
     begun = None
-    call.notes = thread.notes
-    version = demand.version
+    call.notes, version, timed = thread.notes, demand.version, demand.clock
     try:
-        call.now = thread.clock.now
+        if timed:
+            call.now = thread.clock.now
         if lineup.forward_pre:
-            fire(lineup.forward_pre, call, (call,), Phase.FORWARD_PRE, thread)
+            fire(lineup.forward_pre, call, None, FORWARD_PRE, thread)
         begun = lineup.paired
         isolated = isolate_inputs(call) if lineup.needs_grad_input else None
         if lineup.modes:
             with dispatch_modes.standing(lineup.modes):
                 call.out = _run_layer(original, module, own, call, thread)
-        elif demand.clock or issubclass(type(module), FUSED) or (own is not None and own.inner):
+        elif timed or _special[call.cls] or (own is not None and own.inner is not None):
             call.out = _run_layer(original, module, own, call, thread)
         else:
             call.out = original(module, *call.args, **call.kwargs)
         if isolated:
             call.out = give_back(call.out, isolated)
-        call.now = thread.clock.now
+        if timed:
+            call.now = thread.clock.now
         before, pairs = lineup, lineup.forward
         if demand.version != version:
             lineup = with_displaced(lineup_of(call, thread), begun)
@@ -210,7 +228,7 @@ def _forward(
         if (before.watches_backward or lineup.watches_backward) and torch.is_grad_enabled():
             _fire_recorded(pairs, call, thread, joint=before.joint or lineup.joint)
         elif pairs:
-            fire(pairs, call, (call,), Phase.FORWARD, thread)
+            fire(pairs, call, None, FORWARD, thread)
         call.stop = sequence_number()
     except BaseException as error:
         fail(error, lineup, begun, call, thread)
@@ -225,7 +243,7 @@ def _fire_recorded(pairs: Pairs, call: ModuleCall, thread: Thread, *, joint: boo
     call.out, passed = isolate_output(call, call.out, joint=joint)
     if pairs:
         isolated = call.out
-        fire(pairs, call, (call,), Phase.FORWARD, thread)
+        fire(pairs, call, None, FORWARD, thread)
         if call.out is not isolated:
             call.out, passed = isolate_output(call, call.out, joint=joint)
     mark_outputs(call, call.out, passed)
@@ -277,7 +295,7 @@ def _wrapped(
             thread.clock.freeze()
         return _forward(original, module, own, own.lineup, call, thread)
     finally:
-        call.args = call.kwargs = call.out = None
+        call.called = call.args = call.kwargs = call.out = None
         thread.stack.pop()
         if timed:
             thread.clock.thaw()

@@ -202,7 +202,7 @@ def runs_above(module: nn.Module, stack: Sequence[object]) -> bool:
         stack: what runs, outermost first.
     """
     for above in reversed(stack):
-        if isinstance(above, ModuleCall):
+        if type(above) is ModuleCall:
             return above.region is not None and above.region() is innermost(module)
         if not hands_on[type(above)]:  # type: ignore[index] # a module that is not watched
             break

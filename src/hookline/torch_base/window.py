@@ -17,7 +17,7 @@ from hookline.core.events import (
     not_ended,
     with_displaced,
 )
-from hookline.core.phases import Phase
+from hookline.core.phases import BACKWARD, BACKWARD_PRE
 from hookline.core.thread import Thread
 from hookline.torch_base.marks import Mark, Role
 from hookline.torch_base.readable import copied
@@ -67,8 +67,8 @@ class Window:
         """The hooks that are registered for the call now."""
         raise NotImplementedError
 
-    def arguments(self) -> Sequence[Any]:
-        """What the callbacks get."""
+    def arguments(self) -> Sequence[Any] | None:
+        """What the callbacks get, prepared; None for the call alone."""
         raise NotImplementedError
 
     def arrived(self, places: list[int], thread: Thread) -> None:
@@ -129,7 +129,7 @@ class Window:
         lineup = self.lineup = self.current()
         try:
             if lineup.backward_pre:
-                fire(lineup.backward_pre, self.call, self.arguments(), Phase.BACKWARD_PRE, thread)
+                fire(lineup.backward_pre, self.call, self.arguments(), BACKWARD_PRE, thread)
             self.begun = lineup.paired_backward
             if lineup.gradients:
                 self.arrived(list(self.out), thread)
@@ -151,7 +151,7 @@ class Window:
             pairs = ends(lineup.backward, self.begun)
         try:
             if pairs:
-                fire(pairs, self.call, self.arguments(), Phase.BACKWARD, thread)
+                fire(pairs, self.call, self.arguments(), BACKWARD, thread)
         except BaseException as error:
             culprit, thread.culprit = thread.culprit, None
             if culprit in lineup.entries:
