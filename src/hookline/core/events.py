@@ -107,6 +107,7 @@ def fail(
     begun: tuple[Entry, ...] | None,
     call: Any,
     thread: Thread,
+    notes: int,
 ) -> None:
     """End the forward of a call that raised: a note, and one end for each hook that had its begin.
 
@@ -116,6 +117,7 @@ def fail(
         begun: the hook objects whose begin ran; None if the begins were not all through.
         call: the call.
         thread: the thread's state.
+        notes: what `thread.notes` was when the call began.
     """
     culprit, thread.culprit = thread.culprit, None
     call.now = thread.clock.now
@@ -124,7 +126,7 @@ def fail(
     else:
         pending = not_ended(begun, lineup, culprit) if culprit is not None else begun
     where = f"raised in {call.describe()}, inputs {call.describe_inputs()}"
-    note_once(error, where, thread, call.notes)
+    note_once(error, where, thread, notes)
     abort(pending, call, error, thread)
     call.out = None
     at_end = begun is not None and culprit is not None

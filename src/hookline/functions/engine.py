@@ -74,7 +74,7 @@ def _forward(
     func: Callable[..., Any], call: FunctionCall, lineup: Lineup, thread: Thread, timed: int
 ) -> Any:
     begun: tuple[Entry, ...] | None = None
-    call.notes, version = thread.notes, demand.version
+    notes, version = thread.notes, demand.version
     try:
         call.now = thread.clock.now
         arguments = call.arguments = [call, _inputs(call.args, call.kwargs)]
@@ -107,7 +107,7 @@ def _forward(
             fire(pairs, call, arguments, Phase.FORWARD, thread)
         call.hidden = sequence_number()
     except BaseException as error:
-        fail(error, lineup, begun, call, thread)
+        fail(error, lineup, begun, call, thread, notes)
         raise
     else:
         return call.out

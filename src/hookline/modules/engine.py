@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final
 from weakref import ref
 
@@ -137,41 +138,47 @@ def _watched(
     if recorder:
         left_out(type(module).__name__, lineup.entries, recorder)
         return original(module, *args, **kwargs)
-    stack = thread.stack
-    if stack and runs_above(module, stack):
-        return original(module, *args, **kwargs)
-    special = _special[type(module)]
-    if special and hands_on[type(module)]:  # only what was put on the wrapper itself sees its call
+    stack, cls = thread.stack, type(module)
+    above = stack[-1] if stack else None
+    if type(above) is ModuleCall:
+        if above.region is not None and runs_above(module, stack):
+            return original(module, *args, **kwargs)
+    else:
+        if above is not None and _special[type(above)] and runs_above(module, stack):
+            return original(module, *args, **kwargs)
+        above = None
+    special = _special[cls]
+    if special and hands_on[cls]:  # only what was put on the wrapper itself sees its call
         lineup = EMPTY if own is None else own.lineup
         if lineup is EMPTY:
             return _handed_on(original, module, thread, args, kwargs)
     call = ModuleCall()
-    call.called, call.args, call.kwargs = module, args, kwargs
-    if stack and type(stack[-1]) is ModuleCall:
-        call.parent = stack[-1]
-    if special and is_region[type(module)]:
+    call.called, call.args, call.kwargs, call.parent = module, args, kwargs, above
+    if special and is_region[cls]:
         call.region = ref(innermost(module))
-    clock, timed = thread.clock, demand.clock
-    depth = clock.depth
+    run = original
+    if special or (own is not None and own.inner is not None):
+        run = partial(_run_special, original, own, call, thread)
+    timed, depth = demand.clock, thread.clock.depth
     try:
         if timed:
-            clock.freeze()
+            thread.clock.freeze()
         place(call, module, key, thread)
         outer_pass = thread.running
         try:
             thread.running = call.running
             stack.append(call)
-            return _forward(original, module, own, lineup, call, thread)
+            return _forward(run, module, lineup, call, thread)
         finally:
             thread.running = outer_pass
             stack.pop()
     finally:
         call.called = call.args = call.kwargs = call.out = thread.culprit = None
-        try:
-            if timed:
-                clock.thaw()
-        finally:
-            clock.depth = depth
+        if timed:
+            try:
+                thread.clock.thaw()
+            finally:
+                thread.clock.depth = depth
 
 
 def _handed_on(
@@ -193,45 +200,45 @@ def _handed_on(
 
 
 def _forward(
-    original: Callable[..., Any],
+    run: Callable[..., Any],
     module: nn.Module,
-    own: HookRegistry | None,
     lineup: Lineup,
     call: ModuleCall,
     thread: Thread,
 ) -> Any:
-    """Fire the forward events around the layer; `lineup` is what is registered at the begin."""
-    begun = None
-    call.notes, version, timed = thread.notes, demand.version, demand.clock
+    """Fire the forward events around the layer.
+
+    Args:
+        run: runs it.
+        module: the layer.
+        lineup: what is registered at the begin.
+        call: its call.
+        thread: the thread's state.
+    """
+    begun, notes = None, thread.notes
+    version, timed = demand.version, demand.clock
     try:
         if timed:
             call.now = thread.clock.now
         if lineup.forward_pre:
             fire(lineup.forward_pre, call, None, FORWARD_PRE, thread)
         begun = lineup.paired
-        isolated = isolate_inputs(call) if lineup.needs_grad_input else None
-        if lineup.modes:
-            with dispatch_modes.standing(lineup.modes):
-                call.out = _run_layer(original, module, own, call, thread)
-        elif timed or _special[call.cls] or (own is not None and own.inner is not None):
-            call.out = _run_layer(original, module, own, call, thread)
+        if timed or lineup.surrounds:
+            call.out = _run_inside(run, module, lineup, call, thread)
         else:
-            call.out = original(module, *call.args, **call.kwargs)
-        if isolated:
-            call.out = give_back(call.out, isolated)
-        if timed:
-            call.now = thread.clock.now
-        before, pairs = lineup, lineup.forward
+            call.out = run(module, *call.args, **call.kwargs)
+        marks, joint, pairs = lineup.watches_backward, lineup.joint, lineup.forward
         if demand.version != version:
             lineup = with_displaced(lineup_of(call, thread), begun)
             pairs = ends(lineup.forward, begun)
-        if (before.watches_backward or lineup.watches_backward) and torch.is_grad_enabled():
-            _fire_recorded(pairs, call, thread, joint=before.joint or lineup.joint)
+            marks, joint = marks or lineup.watches_backward, joint or lineup.joint
+        if marks and torch.is_grad_enabled():
+            _fire_recorded(pairs, call, thread, joint=joint)
         elif pairs:
             fire(pairs, call, None, FORWARD, thread)
         call.stop = sequence_number()
     except BaseException as error:
-        fail(error, lineup, begun, call, thread)
+        fail(error, lineup, begun, call, thread, notes)
         raise
     else:
         return call.out
@@ -249,28 +256,51 @@ def _fire_recorded(pairs: Pairs, call: ModuleCall, thread: Thread, *, joint: boo
     mark_outputs(call, call.out, passed)
 
 
-def _run_layer(
+def _run_inside(
+    run: Callable[..., Any], module: nn.Module, lineup: Lineup, call: ModuleCall, thread: Thread
+) -> Any:
+    """Run the layer with what hooks want around it: their inputs' views, modes and the clock."""
+    isolated = isolate_inputs(call) if lineup.needs_grad_input else None
+    clock, timed = thread.clock, demand.clock
+    if timed:
+        clock.thaw()
+    try:
+        if lineup.modes:
+            with dispatch_modes.standing(lineup.modes):
+                out = run(module, *call.args, **call.kwargs)
+        else:
+            out = run(module, *call.args, **call.kwargs)
+    finally:
+        if timed:
+            clock.freeze()
+            call.now = clock.now
+    return give_back(out, isolated) if isolated else out
+
+
+def _run_special(
     original: Callable[..., Any],
-    module: nn.Module,
     own: HookRegistry | None,
     call: ModuleCall,
     thread: Thread,
+    module: nn.Module,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    timed = demand.clock
-    if timed:
-        thread.clock.thaw()
-    try:
-        if own is not None and own.inner is not None:
-            return _wrapped(original, module, own.inner, call, thread)
-        return _bare(original, module, call, thread)
-    finally:
-        if timed:
-            thread.clock.freeze()
+    """Run what is more than a layer: a wrapper with hooks of its own, or one with a fused path."""
+    if own is not None and own.inner is not None:
+        return _wrapped(original, module, own.inner, call, thread)
+    return _bare(original, module, thread, args, kwargs)
 
 
-def _bare(original: Callable[..., Any], module: nn.Module, call: ModuleCall, thread: Thread) -> Any:
+def _bare(
+    original: Callable[..., Any],
+    module: nn.Module,
+    thread: Thread,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
     with children_called(module, thread) if issubclass(type(module), FUSED) else nullcontext():
-        return original(module, *call.args, **call.kwargs)
+        return original(module, *args, **kwargs)
 
 
 def _wrapped(
@@ -286,14 +316,15 @@ def _wrapped(
     what changes a module's class (`parametrize`, lazy modules) has changed it there.
     """
     if own.lineup is EMPTY and own.inner is None:
-        return _bare(original, module, outer, thread)
+        return _bare(original, module, thread, outer.args, outer.kwargs)
     call = outer.inside(own, sequence_number())
     timed = demand.clock
     try:
         thread.stack.append(call)
         if timed:
             thread.clock.freeze()
-        return _forward(original, module, own, own.lineup, call, thread)
+        run = partial(_run_special, original, own, call, thread)
+        return _forward(run, module, own.lineup, call, thread)
     finally:
         call.called = call.args = call.kwargs = call.out = None
         thread.stack.pop()
@@ -363,7 +394,8 @@ _THROUGH: Final = (
     "_watched",
     "_handed_on",
     "_forward",
-    "_run_layer",
+    "_run_inside",
+    "_run_special",
     "_bare",
     "_wrapped",
 )
