@@ -25,7 +25,15 @@ import torch
 from torch import Tensor
 
 from hookline.core.thread import local
-from hookline.torch_base.marks import Role, mark
+from hookline.torch_base.marks import (
+    INPUT_PASSED,
+    INPUT_SEEN,
+    OUTPUT,
+    OUTPUT_PASSED,
+    OUTPUT_SEEN,
+    Role,
+    mark,
+)
 from hookline.torch_base.outline import Outline
 from hookline.torch_base.private import ALIAS, node_metadata, node_number, sequence_number
 from hookline.torch_base.readable import has_views, version_of
@@ -59,8 +67,8 @@ def isolate_inputs(call: ModuleCall) -> Isolated:
             new.append(tensor)
             continue
         inner = _alias(view)
-        _mark(view, call, Role.INPUT_PASSED, place)
-        _mark(inner, call, Role.INPUT_SEEN, place)
+        _mark(view, call, INPUT_PASSED, place)
+        _mark(inner, call, INPUT_SEEN, place)
         new.append(inner)
         isolated.append((inner, tensor, version_of(tensor)))
     if tree is None:
@@ -125,7 +133,7 @@ def mark_outputs(call: ModuleCall, out: Any, passed: list[Tensor] | None) -> Non
     if isinstance(out, Tensor):
         call.outputs_outline = Outline.of_tensors(1)
         if out.requires_grad and not _is_foreign(out, call):
-            _mark(out, call, Role.OUTPUT, 0)
+            _mark(out, call, OUTPUT, 0)
         return
     tree = Tree.of(out)
     call.outputs_outline = Outline.of(tree)
@@ -136,8 +144,8 @@ def mark_outputs(call: ModuleCall, out: Any, passed: list[Tensor] | None) -> Non
         if tensor.requires_grad and edge not in seen and not _is_foreign(tensor, call):
             seen.add(edge)
             if passed is not None:
-                _mark(passed[place], call, Role.OUTPUT_PASSED, place)
-            _mark(tensor, call, Role.OUTPUT if passed is None else Role.OUTPUT_SEEN, place)
+                _mark(passed[place], call, OUTPUT_PASSED, place)
+            _mark(tensor, call, OUTPUT if passed is None else OUTPUT_SEEN, place)
 
 
 def _mark(tensor: Tensor, call: ModuleCall, role: Role, place: int) -> None:

@@ -38,8 +38,9 @@ class ModuleWindow(Window):
     def arguments(self) -> None:
         """Put the gradients on the call, which is what the callbacks get."""
         call = self.call
-        call.window = self
-        self._show_out()
+        if call.window is not self or self.late:
+            call.window = self
+            self._show_out()
         outline = call.inputs_outline
         if self.ending and outline is not None:
             grads = [self.inputs.get(place) for place in range(outline.count)]

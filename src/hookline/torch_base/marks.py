@@ -36,6 +36,10 @@ class Role(Enum):
     """The place where gradients of inputs flow on, after the call's backward."""
 
 
+OUTPUT, OUTPUT_SEEN, OUTPUT_PASSED, OUTPUT_PART, INPUT_SEEN, INPUT_PASSED = Role
+"""The members as plain names, for the hot paths; see `hookline.core.phases`."""
+
+
 class Mark:
     """One tensor of one call.
 
