@@ -43,7 +43,7 @@ class Series:
         """
         if duration < self.minimum or not self.count:
             self.minimum = duration
-        if duration > self.maximum:
+        if duration > self.maximum:  # noqa: PLR1730 - a comparison is faster than a call
             self.maximum = duration
         self.count += 1
         self.total += duration
