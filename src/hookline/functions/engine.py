@@ -68,7 +68,7 @@ def run_function(
                 thread.clock.depth = depth
 
 
-def _forward(
+def _forward(  # noqa: C901, PLR0912 - one frame, as in the engine of modules
     func: Callable[..., Any], call: FunctionCall, lineup: Lineup, thread: Thread, timed: int
 ) -> Any:
     begun: tuple[Entry, ...] | None = None
