@@ -93,14 +93,11 @@ class HookRegistry(StaysHere):
             if farewell is not None:
                 farewell()
         finally:
-            self._finish_dropping(entry)
-
-    def _finish_dropping(self, entry: Entry) -> None:
-        try:
-            self._drop(entry)
-        except BaseException:  # Ctrl-C: what has begun is finished
-            self._drop(entry)
-            raise
+            try:
+                self._drop(entry)
+            except BaseException:  # Ctrl-C: what has begun is finished
+                self._drop(entry)
+                raise
 
     def _drop(self, entry: Entry) -> None:
         with lock:

@@ -226,7 +226,10 @@ def hooks_changed(key: Key[nn.Module] | None, entry: Entry) -> None:
     if key is None:
         forget(nn.Module, _all_codes(_codes.values()))
     elif module is not None:
-        _hooked.setdefault(type(module), WeakSet()).add(table[key])
+        registries = _hooked.get(type(module))
+        if registries is None:
+            registries = _hooked[type(module)] = WeakSet()
+        registries.add(table[key])
         forget(type(module), _all_codes([_codes.get(module, ())]))
 
 
