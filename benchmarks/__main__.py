@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.programs import PROGRAMS
 from benchmarks.runner import Figure, measure
 from benchmarks.works import WORKS
 
@@ -30,11 +31,13 @@ def table(figures: list[Figure]) -> str:
 def main() -> None:
     """Run the benchmarks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", default="", help="works with this in their function's name")
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--output", type=Path, default=Path(".benchmarks"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    figures = [figure for work in WORKS for figure in measure(work(), options.rounds)]
+    works = [work for work in (*WORKS, *PROGRAMS) if options.only in work.__name__]
+    figures = [figure for work in works for figure in measure(work(), options.rounds)]
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     text = f"{versions}, {platform.processor() or platform.machine()}\n\n{table(figures)}\n"
     options.output.mkdir(exist_ok=True)

@@ -137,7 +137,6 @@ class Call(InPass):
         thread: the number of the thread that it runs in.
         now: the thread's time in nanoseconds at this event, without what hooks took (for hooks
             with `timed`).
-        notes: how many notes errors had got in the thread when it began.
         start, stop: the autograd nodes that the call made have sequence numbers in this range.
     """
 
@@ -152,7 +151,6 @@ class Call(InPass):
     start: int = 0
     stop: int = 0
     thread: int = 0
-    notes: int = 0
     args: Any = None
     kwargs: Any = None
     out: Any = None

@@ -145,6 +145,7 @@ class Lineup:
         "paired",
         "paired_backward",
         "retains",
+        "surrounds",
         "watches_backward",
     )
 
@@ -161,6 +162,8 @@ class Lineup:
     needs_grad_input: bool
     joint: bool
     retains: bool
+    surrounds: bool
+    """Whether more is to be done around the layer than to fire events."""
     _merged: WeakKeyDictionary[Lineup, Lineup]
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
@@ -186,6 +189,7 @@ class Lineup:
         self.needs_grad_input = any(e.needs_grad_input for e in self.entries)
         self.joint = any(e.joint for e in self.entries)
         self.retains = any(e.retains for e in self.entries)
+        self.surrounds = self.needs_grad_input or bool(self.modes)
         # Kept no longer than both lineups are in use, so that a removed hook leaves no trace.
         self._merged = WeakKeyDictionary()
 

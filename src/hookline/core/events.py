@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def fire(
     pairs: tuple[tuple[Entry, Any], ...],
     call: Any,
-    arguments: Sequence[Any],
+    arguments: Sequence[Any] | None,
     phase: Phase,
     thread: Thread,
 ) -> None:
@@ -27,6 +27,13 @@ def fire(
     The one loop for both levels and all four phases. A hook that was removed since the tuple was
     prepared is skipped. An error stops the loop and leaves with its note; `thread.culprit` then
     tells whose it was.
+
+    Args:
+        pairs: the hooks and their callbacks.
+        call: the call.
+        arguments: what the callbacks get; None for the call alone.
+        phase: the event.
+        thread: the thread's state.
     """
     call.phase = phase
     entry, notes = None, thread.notes
@@ -37,9 +44,14 @@ def fire(
                 if entry.paired:
                     thread.busy = True
                     try:
-                        callback(*arguments)
+                        if arguments is None:
+                            callback(call)
+                        else:
+                            callback(*arguments)
                     finally:
                         thread.busy = False
+                elif arguments is None:
+                    callback(call)
                 else:
                     callback(*arguments)
     except BaseException as error:
@@ -95,6 +107,7 @@ def fail(
     begun: tuple[Entry, ...] | None,
     call: Any,
     thread: Thread,
+    notes: int,
 ) -> None:
     """End the forward of a call that raised: a note, and one end for each hook that had its begin.
 
@@ -104,6 +117,7 @@ def fail(
         begun: the hook objects whose begin ran; None if the begins were not all through.
         call: the call.
         thread: the thread's state.
+        notes: what `thread.notes` was when the call began.
     """
     culprit, thread.culprit = thread.culprit, None
     call.now = thread.clock.now
@@ -112,7 +126,7 @@ def fail(
     else:
         pending = not_ended(begun, lineup, culprit) if culprit is not None else begun
     where = f"raised in {call.describe()}, inputs {call.describe_inputs()}"
-    note_once(error, where, thread, call.notes)
+    note_once(error, where, thread, notes)
     abort(pending, call, error, thread)
     call.out = None
     at_end = begun is not None and culprit is not None

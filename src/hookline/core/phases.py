@@ -24,6 +24,12 @@ class Phase(StrEnum):
     BACKWARD = "backward"
     """The call's backward is done, its parameters' gradients included."""
 
+    __hash__ = str.__hash__  # in C; that of enumerations is in Python
+
+
+FORWARD_PRE, FORWARD, BACKWARD_PRE, BACKWARD = Phase
+"""The members as plain names, for the hot paths: it takes long to look one up in an enumeration."""
+
 
 class HookKind(IntEnum):
     """The three kinds of value hooks that `with_hooks` registers.

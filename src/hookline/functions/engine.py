@@ -10,7 +10,7 @@ from torch import Tensor
 from hookline.core.demand import demand
 from hookline.core.entry import Entry, Lineup
 from hookline.core.events import ends, fail, fire, with_displaced
-from hookline.core.phases import Phase
+from hookline.core.phases import FORWARD, FORWARD_PRE
 from hookline.core.thread import Thread
 from hookline.functions.call import FunctionCall
 from hookline.functions.place import place_function
@@ -53,33 +53,32 @@ def run_function(
     call.name, call.args, call.kwargs = name, args, kwargs
     if node is not None:
         call.node = node
-    clock, timed = thread.clock, demand.clock
-    depth = clock.depth
+    timed, depth = demand.clock, thread.clock.depth
     try:
         if timed:
-            clock.freeze()
+            thread.clock.freeze()
         place_function(call, thread)
         return _forward(func, call, lineup, thread, timed)
     finally:
-        call.args = call.kwargs = call.out = call.outputs = call.arguments = None
-        thread.culprit = None
-        try:
-            if timed:
-                clock.thaw()
-        finally:
-            clock.depth = depth
+        call.args = call.kwargs = call.out = call.outputs = call.arguments = thread.culprit = None
+        if timed:
+            try:
+                thread.clock.thaw()
+            finally:
+                thread.clock.depth = depth
 
 
-def _forward(
+def _forward(  # noqa: C901, PLR0912 - one frame, as in the engine of modules
     func: Callable[..., Any], call: FunctionCall, lineup: Lineup, thread: Thread, timed: int
 ) -> Any:
     begun: tuple[Entry, ...] | None = None
-    call.notes, version = thread.notes, demand.version
+    notes, version = thread.notes, demand.version
     try:
-        call.now = thread.clock.now
+        if timed:
+            call.now = thread.clock.now
         arguments = call.arguments = [call, _inputs(call.args, call.kwargs)]
         if lineup.forward_pre:
-            fire(lineup.forward_pre, call, arguments, Phase.FORWARD_PRE, thread)
+            fire(lineup.forward_pre, call, arguments, FORWARD_PRE, thread)
         begun = lineup.paired
         try:
             thread.hidden = True
@@ -95,7 +94,8 @@ def _forward(
             thread.hidden = False
             if timed:
                 thread.clock.freeze()
-        call.now = thread.clock.now
+        if timed:
+            call.now = thread.clock.now
         note_outputs(call)
         if lineup.watches_backward:
             mark_outputs(call, arguments[1], keep=lineup.retains)
@@ -104,10 +104,10 @@ def _forward(
             lineup = with_displaced(lineup_of(thread, call.node), begun)
             pairs = ends(lineup.forward, begun)
         if pairs:
-            fire(pairs, call, arguments, Phase.FORWARD, thread)
+            fire(pairs, call, arguments, FORWARD, thread)
         call.hidden = sequence_number()
     except BaseException as error:
-        fail(error, lineup, begun, call, thread)
+        fail(error, lineup, begun, call, thread, notes)
         raise
     else:
         return call.out
@@ -118,7 +118,7 @@ def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]
         return tuple(tensors((args, kwargs)))
     found: list[Tensor] = []
     for value in args:
-        if isinstance(value, Tensor):
+        if type(value) is Tensor or isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, list | tuple | dict):
             found.extend(tensors(value))

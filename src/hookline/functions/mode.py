@@ -20,7 +20,7 @@ from hookline.functions.naming import Class, Kind, classify
 from hookline.functions.places import lineup_of
 from hookline.torch_base import private
 from hookline.torch_base.patch import Patch, Stand
-from hookline.torch_base.stack import current_thread
+from hookline.torch_base.stack import acting, current_thread
 
 
 class _Classes(dict[Any, Class]):
@@ -30,6 +30,7 @@ class _Classes(dict[Any, Class]):
 
 
 _classes: Final = _Classes()
+_is_compiling: Final = torch.compiler.is_dynamo_compiling
 
 
 class FunctionMode(TorchFunctionMode):
@@ -42,15 +43,16 @@ class FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if torch.compiler.is_dynamo_compiling():
+        if _is_compiling():
             return func(*args, **(kwargs or {}))
         thread = local.thread
         kind, name = _classes[func]
         if kind is Kind.PASSED or thread.hidden or thread.busy:
             return func(*args, **kwargs) if kwargs else func(*args)
-        thread = current_thread()
+        if thread.worker is not False:
+            acting(thread)
         lineup = lineup_of(thread)
-        if lineup is EMPTY or inside_backward(thread):
+        if lineup is EMPTY or ((thread.runs or thread.worker) and inside_backward(thread)):
             return func(*args, **kwargs) if kwargs else func(*args)
         return run_function(func, name, args, kwargs or {}, lineup, thread)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from hookline.functions.call import FunctionCall
 from hookline.functions.naming import writes
 from hookline.torch_base.gradients import Part
-from hookline.torch_base.marks import Role, mark
+from hookline.torch_base.marks import OUTPUT, OUTPUT_PART, mark
 from hookline.torch_base.private import node_number, sequence_number, torch_function_off
 from hookline.torch_base.tree import tensors
 
@@ -18,7 +18,7 @@ from hookline.torch_base.tree import tensors
 def note_outputs(call: FunctionCall) -> None:
     """Note what a call that has run returned, or what one that only writes wrote into."""
     out = call.out
-    if isinstance(out, Tensor):
+    if type(out) is Tensor or isinstance(out, Tensor):
         call.outputs = (out,)
         return
     if out is None:
@@ -52,7 +52,7 @@ def mark_outputs(call: FunctionCall, in_data: Sequence[Tensor], *, keep: bool) -
                 _mark_base(tensor, call, place)
             if node_number(node) >= call.start and (id(node), tensor.output_nr) not in seen:
                 seen.add((id(node), tensor.output_nr))
-                mark(node, tensor, call, Role.OUTPUT, place)
+                mark(node, tensor, call, OUTPUT, place)
     # Weak, since an input may lead back to the node that holds the call.
     call.inputs = tuple([t.detach() if keep else ref(t) for t in in_data])
 
@@ -62,4 +62,4 @@ def _mark_base(view: Tensor, call: FunctionCall, place: int) -> None:
     base = view._base  # noqa: SLF001 - torch documents it
     if base is None or base.grad_fn is None or node_number(base.grad_fn) < call.start:
         return
-    mark(base.grad_fn, base, call, Role.OUTPUT_PART, place, Part(base, view))
+    mark(base.grad_fn, base, call, OUTPUT_PART, place, Part(base, view))

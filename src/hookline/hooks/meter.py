@@ -44,14 +44,16 @@ class _Frame:
 
     __slots__ = ("around", "call", "inside", "label", "place", "start", "stop", "what")
 
-    def __init__(self, call: Any, label: str, what: Measured, start: Any) -> None:
+    def __init__(
+        self, call: Any, label: str, what: Measured, start: Any, around: _Frame | None
+    ) -> None:
         self.call = call
         self.label = label
         self.what = what
         self.start = start
         self.stop: Any = None
         self.inside = 0
-        self.around: _Frame | None = None
+        self.around = around
         self.place: tuple[int, int, int, int] | None = None
 
 
@@ -88,10 +90,12 @@ class TimeMeter:
 
     def begin(self, call: Any, label: str, what: Measured) -> None:
         """A call begins now."""
-        stack = self._stacks.setdefault(local.thread.clock, [])
-        frame = _Frame(call, label, what, self._reading(call))
-        frame.around = stack[-1] if stack else None
-        stack.append(frame)
+        clock = local.thread.clock
+        stack = self._stacks.get(clock)
+        if stack is None:
+            stack = self._stacks[clock] = []
+        start = call.now if self._new_event is None else self._record()
+        stack.append(_Frame(call, label, what, start, stack[-1] if stack else None))
 
     def end(self, call: Any) -> None:
         """A call ends now, well or not."""
@@ -103,7 +107,8 @@ class TimeMeter:
         if place < 0:
             return
         frame = stack.pop(place)
-        frame.call, frame.stop = None, self._reading(call)
+        frame.call = None
+        frame.stop = call.now if self._new_event is None else self._record()
         if self.listener is not None:
             running = call.running
             frame.place = call.index, running.number, running.step, clock.number
@@ -120,9 +125,8 @@ class TimeMeter:
         """Forget the calls that run in this thread: their ends will not come."""
         self._stacks.pop(local.thread.clock, None)
 
-    def _reading(self, call: Any) -> Any:
-        if self._new_event is None:
-            return call.now
+    def _record(self) -> Any:
+        assert self._new_event is not None
         event = self._new_event()
         event.record()
         return event

@@ -156,10 +156,9 @@ class ModuleTimerHook(Timer, ModuleHook):
 
     def _begin(self, call: ModuleCall, direction: str) -> None:
         running, clock = call.running, self._meter.clock
-        what = Measured(
-            running.root.name, call.path, call.type, "module", running.mode, direction, "", clock
-        )
-        self._meter.begin(call, call.label, what)
+        root, path = running.root.name, call.path
+        what = Measured(root, path, call.type, "module", running.mode, direction, "", clock)
+        self._meter.begin(call, path or root, what)
 
 
 class FunctionTimerHook(Timer, FunctionHook):

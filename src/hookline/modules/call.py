@@ -39,8 +39,8 @@ class ModuleCall(Call):
     """
 
     key: Key[nn.Module]
-    replica: Key[nn.Module] | None = None
-    """What was called in the place of that module, if it is a replica of `DataParallel`."""
+    called: nn.Module | None = None
+    """The module, or a replica of it that `DataParallel` made, while its forward runs."""
     cls: type[nn.Module]
     paths: tuple[str, ...]
     shared_path: str | None = None
@@ -63,7 +63,7 @@ class ModuleCall(Call):
         Raises:
             ReferenceError: if it is gone.
         """
-        module = None if self.replica is None else self.replica()
+        module = self.called
         if module is None:
             module = self.found()
         if module is None:
@@ -175,6 +175,8 @@ class ModuleCall(Call):
         call = ModuleCall()
         call.__dict__.update(self.__dict__)
         call.start, call.parent, call.wrapped = start, self, weakref.ref(registry)
+        if self.region is not None:
+            call.called = call.found()
         return call
 
     def __repr__(self) -> str:

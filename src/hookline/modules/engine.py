@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final
 from weakref import ref
 
@@ -18,11 +19,12 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from hookline.core.calls import Key
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
 from hookline.core.events import ends, fail, fire, with_displaced
 from hookline.core.notes import control_flow
-from hookline.core.phases import Phase
+from hookline.core.phases import FORWARD, FORWARD_PRE
 from hookline.core.registry import HookRegistry
 from hookline.core.thread import Thread, local, module_switch
 from hookline.modules import recorded
@@ -32,7 +34,6 @@ from hookline.modules.places import (
     around_region,
     everywhere,
     lineup_of,
-    outer_lineup,
     replicate,
     table,
 )
@@ -46,7 +47,7 @@ from hookline.torch_base.private import REPLICATE, StopRecomputation, sequence_n
 from hookline.torch_base.recording import left_out, recorded_by
 from hookline.torch_base.regions import stay_out
 from hookline.torch_base.stack import acting, place, steps
-from hookline.torch_base.wrappers import hands_on, innermost, is_region
+from hookline.torch_base.wrappers import ByClass, hands_on, innermost, is_region
 
 control_flow.add(StopRecomputation)
 
@@ -55,12 +56,22 @@ _is_compiling: Final = torch.compiler.is_dynamo_compiling
 _torchs_own: Final = nn.Module.__call__
 
 
-def _stand_in(stand: Stand) -> Callable[..., Any]:
+def _find_special(cls: type[nn.Module]) -> bool:
+    return is_region[cls] or hands_on[cls] or issubclass(cls, FUSED)
+
+
+_special: Final = ByClass(_find_special)
+"""Whether calls of a class of modules are more than that: those of wrappers, and of encoders with a
+fused path. One look at this spares all others several."""
+
+
+def _stand_in(stand: Stand) -> Callable[..., Any]:  # noqa: C901 - one frame, see below
     original = stand.original
 
     # The hot path: what every module call pays while any hook is on. One look at what is
-    # registered; the rest is for watched calls only.
-    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+    # registered; the rest is for watched calls only: `_watched`, `place` and `_forward`, in few
+    # frames, since each frame and each attribute counts. `python -m benchmarks.opcodes` tells.
+    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: C901, N807
         # The compiler reads nothing of this closure, so that its code is valid also without us.
         if _is_compiling():
             return traced_call(_torchs_own, module, args, kwargs)
@@ -69,16 +80,19 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
         thread = local.thread
         if thread.worker is not False:
             acting(thread)
-        own = table.get(ref(module)) if table else None
-        own = around_region(module) if table and is_region[type(module)] else own
+        key, special = ref(module), _special[type(module)]
+        own = table.get(key)
+        if special and table and is_region[type(module)]:
+            own = around_region(module)
         lineup = thread.modules.lineup
-        if own is not None or everywhere.lineup is not EMPTY:
-            outer = outer_lineup(thread)
-            lineup = outer if own is None else own.behind(outer)
+        if everywhere.lineup is not EMPTY:
+            lineup = everywhere.behind(lineup)
+        if own is not None:
+            lineup = own.lineup if lineup is EMPTY else own.behind(lineup)
         if lineup is not EMPTY or (own is not None and own.inner is not None):
             if thread.busy:
                 return original(module, *args, **kwargs)
-            return _watched(original, module, own, lineup, thread, args, kwargs)
+            return _watched(original, module, key, own, lineup, thread, args, kwargs)
         stack = thread.stack
         if not stack:
             thread.running = None
@@ -86,7 +100,7 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:
         # Ctrl-C comes at calls: what is undone below is done inside, and undone by the last call.
         try:
             stack.append(module)
-            if issubclass(type(module), FUSED):
+            if special and issubclass(type(module), FUSED):
                 with children_called(module, thread):
                     return original(module, *args, **kwargs)
             return original(module, *args, **kwargs)
@@ -110,9 +124,10 @@ def _above(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[.
 Pairs = tuple[tuple[Entry, Any], ...]
 
 
-def _watched(
+def _watched(  # noqa: C901, PLR0912 - one frame, with what has been looked up already
     original: Callable[..., Any],
     module: nn.Module,
+    key: Key[nn.Module],
     own: HookRegistry | None,
     lineup: Lineup,
     thread: Thread,
@@ -124,37 +139,47 @@ def _watched(
     if recorder:
         left_out(type(module).__name__, lineup.entries, recorder)
         return original(module, *args, **kwargs)
-    if thread.stack and runs_above(module, thread.stack):
-        return original(module, *args, **kwargs)
-    if hands_on[type(module)]:  # only what was put on the wrapper itself sees its call
+    stack, cls = thread.stack, type(module)
+    above = stack[-1] if stack else None
+    if type(above) is ModuleCall:
+        if above.region is not None and runs_above(module, stack):
+            return original(module, *args, **kwargs)
+    else:
+        if above is not None and _special[type(above)] and runs_above(module, stack):
+            return original(module, *args, **kwargs)
+        above = None
+    special = _special[cls]
+    if special and hands_on[cls]:  # only what was put on the wrapper itself sees its call
         lineup = EMPTY if own is None else own.lineup
         if lineup is EMPTY:
             return _handed_on(original, module, thread, args, kwargs)
     call = ModuleCall()
-    call.args, call.kwargs = args, kwargs
-    clock, timed = thread.clock, demand.clock
-    depth = clock.depth
-    if is_region[type(module)]:
+    call.called, call.args, call.kwargs, call.parent = module, args, kwargs, above
+    if special and is_region[cls]:
         call.region = ref(innermost(module))
+    run = original
+    if special or (own is not None and own.inner is not None):
+        run = partial(_run_special, original, own, call, thread)
+    timed, depth = demand.clock, thread.clock.depth
     try:
         if timed:
-            clock.freeze()
-        place(call, module, thread)
+            thread.clock.freeze()
+        place(call, module, key, thread)
         outer_pass = thread.running
         try:
             thread.running = call.running
-            thread.stack.append(call)
-            return _forward(original, module, own, lineup, call, thread)
+            stack.append(call)
+            return _forward(run, module, lineup, call, thread)
         finally:
             thread.running = outer_pass
-            thread.stack.pop()
+            stack.pop()
     finally:
-        call.args = call.kwargs = call.out = call.replica = thread.culprit = None
-        try:
-            if timed:
-                clock.thaw()
-        finally:
-            clock.depth = depth
+        call.called = call.args = call.kwargs = call.out = thread.culprit = None
+        if timed:
+            try:
+                thread.clock.thaw()
+            finally:
+                thread.clock.depth = depth
 
 
 def _handed_on(
@@ -176,44 +201,45 @@ def _handed_on(
 
 
 def _forward(
-    original: Callable[..., Any],
+    run: Callable[..., Any],
     module: nn.Module,
-    own: HookRegistry | None,
     lineup: Lineup,
     call: ModuleCall,
     thread: Thread,
 ) -> Any:
-    """Fire the forward events around the layer; `lineup` is what is registered at the begin."""
-    begun = None
-    call.notes = thread.notes
-    version = demand.version
+    """Fire the forward events around the layer.
+
+    Args:
+        run: runs it.
+        module: the layer.
+        lineup: what is registered at the begin.
+        call: its call.
+        thread: the thread's state.
+    """
+    begun, notes = None, thread.notes
+    version, timed = demand.version, demand.clock
     try:
-        call.now = thread.clock.now
+        if timed:
+            call.now = thread.clock.now
         if lineup.forward_pre:
-            fire(lineup.forward_pre, call, (call,), Phase.FORWARD_PRE, thread)
+            fire(lineup.forward_pre, call, None, FORWARD_PRE, thread)
         begun = lineup.paired
-        isolated = isolate_inputs(call) if lineup.needs_grad_input else None
-        if lineup.modes:
-            with dispatch_modes.standing(lineup.modes):
-                call.out = _run_layer(original, module, own, call, thread)
-        elif demand.clock or issubclass(type(module), FUSED) or (own is not None and own.inner):
-            call.out = _run_layer(original, module, own, call, thread)
+        if timed or lineup.surrounds:
+            call.out = _run_inside(run, module, lineup, call, thread)
         else:
-            call.out = original(module, *call.args, **call.kwargs)
-        if isolated:
-            call.out = give_back(call.out, isolated)
-        call.now = thread.clock.now
-        before, pairs = lineup, lineup.forward
+            call.out = run(module, *call.args, **call.kwargs)
+        marks, joint, pairs = lineup.watches_backward, lineup.joint, lineup.forward
         if demand.version != version:
             lineup = with_displaced(lineup_of(call, thread), begun)
             pairs = ends(lineup.forward, begun)
-        if (before.watches_backward or lineup.watches_backward) and torch.is_grad_enabled():
-            _fire_recorded(pairs, call, thread, joint=before.joint or lineup.joint)
+            marks, joint = marks or lineup.watches_backward, joint or lineup.joint
+        if marks and torch.is_grad_enabled():
+            _fire_recorded(pairs, call, thread, joint=joint)
         elif pairs:
-            fire(pairs, call, (call,), Phase.FORWARD, thread)
+            fire(pairs, call, None, FORWARD, thread)
         call.stop = sequence_number()
     except BaseException as error:
-        fail(error, lineup, begun, call, thread)
+        fail(error, lineup, begun, call, thread, notes)
         raise
     else:
         return call.out
@@ -225,34 +251,57 @@ def _fire_recorded(pairs: Pairs, call: ModuleCall, thread: Thread, *, joint: boo
     call.out, passed = isolate_output(call, call.out, joint=joint)
     if pairs:
         isolated = call.out
-        fire(pairs, call, (call,), Phase.FORWARD, thread)
+        fire(pairs, call, None, FORWARD, thread)
         if call.out is not isolated:
             call.out, passed = isolate_output(call, call.out, joint=joint)
     mark_outputs(call, call.out, passed)
 
 
-def _run_layer(
+def _run_inside(
+    run: Callable[..., Any], module: nn.Module, lineup: Lineup, call: ModuleCall, thread: Thread
+) -> Any:
+    """Run the layer with what hooks want around it: their inputs' views, modes and the clock."""
+    isolated = isolate_inputs(call) if lineup.needs_grad_input else None
+    clock, timed = thread.clock, demand.clock
+    if timed:
+        clock.thaw()
+    try:
+        if lineup.modes:
+            with dispatch_modes.standing(lineup.modes):
+                out = run(module, *call.args, **call.kwargs)
+        else:
+            out = run(module, *call.args, **call.kwargs)
+    finally:
+        if timed:
+            clock.freeze()
+            call.now = clock.now
+    return give_back(out, isolated) if isolated else out
+
+
+def _run_special(
     original: Callable[..., Any],
-    module: nn.Module,
     own: HookRegistry | None,
     call: ModuleCall,
     thread: Thread,
+    module: nn.Module,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    timed = demand.clock
-    if timed:
-        thread.clock.thaw()
-    try:
-        if own is not None and own.inner is not None:
-            return _wrapped(original, module, own.inner, call, thread)
-        return _bare(original, module, call, thread)
-    finally:
-        if timed:
-            thread.clock.freeze()
+    """Run what is more than a layer: a wrapper with hooks of its own, or one with a fused path."""
+    if own is not None and own.inner is not None:
+        return _wrapped(original, module, own.inner, call, thread)
+    return _bare(original, module, thread, args, kwargs)
 
 
-def _bare(original: Callable[..., Any], module: nn.Module, call: ModuleCall, thread: Thread) -> Any:
+def _bare(
+    original: Callable[..., Any],
+    module: nn.Module,
+    thread: Thread,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
     with children_called(module, thread) if issubclass(type(module), FUSED) else nullcontext():
-        return original(module, *call.args, **call.kwargs)
+        return original(module, *args, **kwargs)
 
 
 def _wrapped(
@@ -268,16 +317,17 @@ def _wrapped(
     what changes a module's class (`parametrize`, lazy modules) has changed it there.
     """
     if own.lineup is EMPTY and own.inner is None:
-        return _bare(original, module, outer, thread)
+        return _bare(original, module, thread, outer.args, outer.kwargs)
     call = outer.inside(own, sequence_number())
     timed = demand.clock
     try:
         thread.stack.append(call)
         if timed:
             thread.clock.freeze()
-        return _forward(original, module, own, own.lineup, call, thread)
+        run = partial(_run_special, original, own, call, thread)
+        return _forward(run, module, own.lineup, call, thread)
     finally:
-        call.args = call.kwargs = call.out = None
+        call.called = call.args = call.kwargs = call.out = None
         thread.stack.pop()
         if timed:
             thread.clock.thaw()
@@ -345,7 +395,8 @@ _THROUGH: Final = (
     "_watched",
     "_handed_on",
     "_forward",
-    "_run_layer",
+    "_run_inside",
+    "_run_special",
     "_bare",
     "_wrapped",
 )

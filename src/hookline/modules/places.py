@@ -111,6 +111,10 @@ def lineup_of(call: ModuleCall, thread: Thread) -> Lineup:
     if call.wrapped is not None:
         registry = call.wrapped()
         return EMPTY if registry is None else registry.lineup
+    lineup = EMPTY if hands_on[call.cls] else thread.modules.lineup
+    if everywhere.lineup is not EMPTY and not hands_on[call.cls]:
+        lineup = everywhere.behind(lineup)
     own = table.get(call.key)
-    outer = EMPTY if hands_on[call.cls] else outer_lineup(thread)
-    return outer if own is None else own.behind(outer)
+    if own is None:
+        return lineup
+    return own.lineup if lineup is EMPTY else own.behind(lineup)

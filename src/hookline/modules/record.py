@@ -19,21 +19,33 @@ all gradients before one of them flows on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
 from hookline.core.thread import local
-from hookline.torch_base.marks import Role, mark
+from hookline.torch_base.marks import (
+    INPUT_PASSED,
+    INPUT_SEEN,
+    OUTPUT,
+    OUTPUT_PASSED,
+    OUTPUT_SEEN,
+    Role,
+    mark,
+)
 from hookline.torch_base.outline import Outline
 from hookline.torch_base.private import ALIAS, node_metadata, node_number, sequence_number
 from hookline.torch_base.readable import has_views, version_of
 from hookline.torch_base.tree import Tree, map_tensors, tensors
 
 if TYPE_CHECKING:
+    from torch.autograd.graph import Node
+
     from hookline.modules.call import ModuleCall
 
+
+_ONE_TENSOR: Final = Outline.of_tensors(1)
 
 Isolated = list[tuple[Tensor, Tensor, int | None]]
 
@@ -59,8 +71,8 @@ def isolate_inputs(call: ModuleCall) -> Isolated:
             new.append(tensor)
             continue
         inner = _alias(view)
-        _mark(view, call, Role.INPUT_PASSED, place)
-        _mark(inner, call, Role.INPUT_SEEN, place)
+        _mark(view, call, INPUT_PASSED, place)
+        _mark(inner, call, INPUT_SEEN, place)
         new.append(inner)
         isolated.append((inner, tensor, version_of(tensor)))
     if tree is None:
@@ -96,8 +108,9 @@ def isolate_output(call: ModuleCall, out: Any, *, joint: bool) -> tuple[Any, lis
         The output, and, where gradients are handed on at a second view, those by place.
     """
     if isinstance(out, Tensor):
-        foreign_one = out.requires_grad and _is_foreign(out, call) and has_views(out)
-        return (_alias(out) if foreign_one else out), None
+        own = _own_node(out, call) is not None
+        alias = not own and out.requires_grad and has_views(out)
+        return (_alias(out) if alias else out), None
     tree = Tree.of(out)
     watched = [t for t in tree.tensors if t.requires_grad]
     foreign = {id(t) for t in watched if _is_foreign(t, call)}
@@ -123,9 +136,10 @@ def mark_outputs(call: ModuleCall, out: Any, passed: list[Tensor] | None) -> Non
         passed: what `isolate_output` gave beside it.
     """
     if isinstance(out, Tensor):
-        call.outputs_outline = Outline.of_tensors(1)
-        if out.requires_grad and not _is_foreign(out, call):
-            _mark(out, call, Role.OUTPUT, 0)
+        call.outputs_outline = _ONE_TENSOR
+        node = _own_node(out, call)
+        if node is not None:
+            mark(node, out, call, OUTPUT, 0)
         return
     tree = Tree.of(out)
     call.outputs_outline = Outline.of(tree)
@@ -136,8 +150,8 @@ def mark_outputs(call: ModuleCall, out: Any, passed: list[Tensor] | None) -> Non
         if tensor.requires_grad and edge not in seen and not _is_foreign(tensor, call):
             seen.add(edge)
             if passed is not None:
-                _mark(passed[place], call, Role.OUTPUT_PASSED, place)
-            _mark(tensor, call, Role.OUTPUT if passed is None else Role.OUTPUT_SEEN, place)
+                _mark(passed[place], call, OUTPUT_PASSED, place)
+            _mark(tensor, call, OUTPUT if passed is None else OUTPUT_SEEN, place)
 
 
 def _mark(tensor: Tensor, call: ModuleCall, role: Role, place: int) -> None:
@@ -153,8 +167,13 @@ def _given_in_containers(call: ModuleCall) -> set[int]:
 
 
 def _is_foreign(tensor: Tensor, call: ModuleCall) -> bool:
+    return _own_node(tensor, call) is None
+
+
+def _own_node(tensor: Tensor, call: ModuleCall) -> Node | None:
+    """The node that makes a tensor, if it is one of the call's."""
     node = tensor.grad_fn
-    return node is None or node_number(node) < call.start
+    return None if node is None or node_number(node) < call.start else node
 
 
 def _alias(tensor: Tensor) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from inspect import CO_VARARGS
+from types import FunctionType
 from typing import Any
 
 from hookline.core.names import hook_name
@@ -37,6 +39,8 @@ def takes_kwargs(
     """
     if with_kwargs is not None:
         return with_kwargs
+    if type(hook) is FunctionType and _plainly_takes(hook, len(default)):
+        return False
     try:
         signature = inspect.signature(hook)
     except (TypeError, ValueError):
@@ -52,6 +56,15 @@ def takes_kwargs(
         "with_kwargs=False or True"
     )
     raise HookTypeError(msg)
+
+
+def _plainly_takes(hook: FunctionType, count: int) -> bool:
+    """Whether a function shows at once that it takes so many arguments: a signature takes long."""
+    code = hook.__code__
+    if hook.__dict__ or code.co_kwonlyargcount:  # it may say something else of its signature
+        return False
+    least = code.co_argcount - len(hook.__defaults__ or ())
+    return least <= count and (count <= code.co_argcount or bool(code.co_flags & CO_VARARGS))
 
 
 def _binds(signature: inspect.Signature, count: int) -> bool:

@@ -202,7 +202,7 @@ def runs_above(module: nn.Module, stack: Sequence[object]) -> bool:
         stack: what runs, outermost first.
     """
     for above in reversed(stack):
-        if isinstance(above, ModuleCall):
+        if type(above) is ModuleCall:
             return above.region is not None and above.region() is innermost(module)
         if not hands_on[type(above)]:  # type: ignore[index] # a module that is not watched
             break
@@ -226,7 +226,10 @@ def hooks_changed(key: Key[nn.Module] | None, entry: Entry) -> None:
     if key is None:
         forget(nn.Module, _all_codes(_codes.values()))
     elif module is not None:
-        _hooked.setdefault(type(module), WeakSet()).add(table[key])
+        registries = _hooked.get(type(module))
+        if registries is None:
+            registries = _hooked[type(module)] = WeakSet()
+        registries.add(table[key])
         forget(type(module), _all_codes([_codes.get(module, ())]))
 
 

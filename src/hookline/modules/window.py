@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hookline.core.phases import Phase
+from hookline.core.phases import BACKWARD_PRE
 from hookline.modules.call import ModuleCall
 from hookline.modules.gate import apply_gradient_hooks
 from hookline.modules.places import lineup_of
@@ -35,11 +35,12 @@ class ModuleWindow(Window):
         """The hooks that are registered for the call now."""
         return lineup_of(self.call, self.run.thread)
 
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> None:
         """Put the gradients on the call, which is what the callbacks get."""
         call = self.call
-        call.window = self
-        self._show_out()
+        if call.window is not self or self.late:
+            call.window = self
+            self._show_out()
         outline = call.inputs_outline
         if self.ending and outline is not None:
             grads = [self.inputs.get(place) for place in range(outline.count)]
@@ -48,13 +49,12 @@ class ModuleWindow(Window):
             # The hook came after the forward, too late to look at the inputs.
             count, names = call.shape
             call.grad_input = GradInput.of((None,) * count, dict.fromkeys(names))
-        return (call,)
 
     def arrived(self, places: list[int], thread: Thread) -> None:
         """Let the value hooks change the gradients that have arrived."""
         gradients = self.current().gradients
         if gradients:
-            self.call.phase = Phase.BACKWARD_PRE
+            self.call.phase = BACKWARD_PRE
             try:
                 for place in places:
                     gradient = self.out[place]

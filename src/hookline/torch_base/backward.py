@@ -24,7 +24,7 @@ from hookline.core.calls import Call
 from hookline.core.demand import demand
 from hookline.core.events import note_once
 from hookline.core.thread import Thread, local
-from hookline.torch_base.marks import Mark
+from hookline.torch_base.marks import OUTPUT_SEEN, Mark
 from hookline.torch_base.modes import dispatch_modes, function_modes
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.repeats import Repeats
@@ -196,7 +196,7 @@ def _stops_of(
     for place, visit in enumerate(group):
         for mark in reversed(visit.marks):
             window = windows[mark.call]
-            window.expect(mark)
+            window.waiting += mark.role is OUTPUT_SEEN
             stop_at(place).calls.setdefault(window, []).append(mark)
     _outermost_first(stops, windows)
     return stops
@@ -212,17 +212,20 @@ def _outermost_first(stops: dict[int, Stop], windows: dict[Call, Window]) -> Non
 
 def _deliver(stop: Stop, gradients: Gradients, thread: Thread) -> Gradients | None:
     """Hand a node's gradients to its calls, outermost first, and take back what they changed."""
-    current = list(gradients)
+    current: Sequence[Tensor | None] = gradients
     for window, marks in stop.calls.items():
         for mark in marks:
             window.collect(mark, current[mark.slot], thread)
-        if window.is_due():
+        if not window.started and not window.waiting:
             stop.track.append(window)
             window.begin(thread)
         for mark in marks:
-            current[mark.slot] = window.passed_on(mark, current[mark.slot])
-    changed = any(new is not old for new, old in zip(current, gradients, strict=True))
-    return tuple(current) if changed else None
+            slot = mark.slot
+            old = current[slot]
+            new = window.passed_on(mark, old)
+            if new is not old:
+                current = [*current[:slot], new, *current[slot + 1 :]]
+    return None if current is gradients else tuple(current)
 
 
 def _stand_in(stand: Stand) -> Callable[..., tuple[Tensor, ...]]:

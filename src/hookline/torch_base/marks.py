@@ -36,6 +36,10 @@ class Role(Enum):
     """The place where gradients of inputs flow on, after the call's backward."""
 
 
+OUTPUT, OUTPUT_SEEN, OUTPUT_PASSED, OUTPUT_PART, INPUT_SEEN, INPUT_PASSED = Role
+"""The members as plain names, for the hot paths; see `hookline.core.phases`."""
+
+
 class Mark:
     """One tensor of one call.
 
@@ -57,8 +61,7 @@ class Mark:
         place: int,
         slot: int,
         part: Part | None = None,
-        *,
-        leaf: bool = False,
+        leaf: bool = False,  # noqa: FBT001, FBT002 - made for every call; keywords take longer
     ) -> None:
         self.call: Final = call
         self.role: Final = role
@@ -73,7 +76,7 @@ def mark(
 ) -> None:
     """Leave a mark on the node that makes a tensor; inner calls come before outer ones."""
     metadata = node_metadata(node)
-    entry = Mark(call, role, place, tensor.output_nr, part, leaf=metadata.get(ALIAS, False))
+    entry = Mark(call, role, place, tensor.output_nr, part, metadata.get(ALIAS, False))
     marks = metadata.get(MARKS)
     if marks is None:
         metadata[MARKS] = [entry]

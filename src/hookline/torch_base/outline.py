@@ -33,11 +33,15 @@ class Outline:
         count: the number of slots.
     """
 
-    __slots__ = ("_frame", "count")
+    __slots__ = ("_flat", "_frame", "count")
 
     def __init__(self, frame: Any, count: int) -> None:
         self.count: Final = count
         self._frame: Final = frame
+        # Nothing but the slots in order, as for a call that returns a tensor.
+        self._flat: Final = type(frame) is tuple and [
+            part.place if type(part) is _Slot else None for part in frame
+        ] == list(range(count))
 
     @classmethod
     def of(cls, tree: Tree) -> Outline:
@@ -59,6 +63,8 @@ class Outline:
 
     def fill(self, values: Sequence[object]) -> Any:
         """The structure with one value in each slot."""
+        if self._flat:
+            return tuple(values)
         return _fill(self._frame, values)
 
     def read(self, value: object) -> list[Tensor | None]:

@@ -53,14 +53,11 @@ class PeekWindow(Window):
     """Shows the gradient to the owner; it has no begin and no end."""
 
     call: Peek  # pyright: ignore[reportIncompatibleVariableOverride]
+    started = True  # so that it never begins
 
     def current(self) -> Lineup:
         """No hook is registered for it."""
         return EMPTY
-
-    def is_due(self) -> bool:
-        """It never begins."""
-        return False
 
     def collect(self, mark: Mark, gradient: Tensor | None, thread: Thread) -> None:
         """A gradient has arrived."""

@@ -30,7 +30,8 @@ _PROXY: Final[Any] = dispatch_mode_keys.PROXY
 
 def recorded_by() -> str | None:
     """What records the operations of this thread; None if nothing does."""
-    if getattr(compiling, "tracing_context", None) is not None:
+    # Asked at every watched call. Where a thread has not set a variable, `getattr` takes long.
+    if compiling.__dict__.get("tracing_context") is not None:
         return "torch.export" if torch.compiler.is_exporting() else _COMPILER
     if is_tracing():
         return "torch.jit.trace"

@@ -49,14 +49,12 @@ class Repeats:
             key: a weak reference to its module.
             thread: the thread's state, with the call not yet on its stack.
         """
-        above = thread.stack[-1] if thread.stack else None
         found = self._find(key, thread)
         if found is None:
             return False
         call.running, call.index = found
         call.recomputing = True
         call.repeats = call.running.starts[key][call.index]
-        call.parent = above if isinstance(above, Call) else None
         self._made[key].append((call.start, found))
         return True
 

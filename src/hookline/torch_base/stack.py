@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import Any, Final
-from weakref import ref
 
 import torch
 from torch import nn
@@ -79,18 +78,18 @@ def end_lending(outer: Any) -> None:
         private.unstash(_TLS_NAME)
 
 
-def place(call: Any, module: nn.Module, thread: Thread) -> None:
-    """Settle which call this is: module, path, pass, index, parent and number.
+def place(call: Any, module: nn.Module, key: Key[nn.Module], thread: Thread) -> None:
+    """Settle which call this is: module, path, pass, index and number.
 
     Args:
         call: the new call, filled in here.
         module: the module that is called.
+        key: a weak reference to it.
         thread: the thread's state, with the call not yet on its stack.
     """
-    key = call.key = ref(module)
-    if originals and key in originals:
-        call.replica, key = key, originals[key]
-        call.key = key
+    if originals:
+        key = originals.get(key, key)
+    call.key = key
     call.cls = type(module)
     start = call.start = private.sequence_number()
     call.thread = thread.number
@@ -111,8 +110,6 @@ def place(call: Any, module: nn.Module, thread: Thread) -> None:
         else:
             call.index = len(starts)
             starts.append(start)
-        if stack and isinstance(stack[-1], Call):
-            call.parent = stack[-1]
     call.paths = paths
     if len(paths) > 1:
         call.shared_path = executing_path(call.running.root, module, stack)

@@ -17,9 +17,17 @@ from hookline.core.events import (
     not_ended,
     with_displaced,
 )
-from hookline.core.phases import Phase
+from hookline.core.phases import BACKWARD, BACKWARD_PRE
 from hookline.core.thread import Thread
-from hookline.torch_base.marks import Mark, Role
+from hookline.torch_base.marks import (
+    INPUT_PASSED,
+    INPUT_SEEN,
+    OUTPUT,
+    OUTPUT_PART,
+    OUTPUT_PASSED,
+    OUTPUT_SEEN,
+    Mark,
+)
 from hookline.torch_base.readable import copied
 
 
@@ -35,7 +43,7 @@ class Window:
         out: the gradients of the outputs that have arrived, by place.
         inputs: the gradients of the inputs that have arrived, by place.
         new_inputs: those that hooks put in their place, until they flow on.
-        waiting: how many gradients must arrive before it begins.
+        waiting: how many gradients must arrive before it begins: all that are changed jointly.
         started: whether it has begun.
         ending: whether its end has come.
         late: whether gradients of outputs arrived after it had begun.
@@ -67,8 +75,8 @@ class Window:
         """The hooks that are registered for the call now."""
         raise NotImplementedError
 
-    def arguments(self) -> Sequence[Any]:
-        """What the callbacks get."""
+    def arguments(self) -> Sequence[Any] | None:
+        """What the callbacks get, prepared; None for the call alone."""
         raise NotImplementedError
 
     def arrived(self, places: list[int], thread: Thread) -> None:
@@ -79,44 +87,37 @@ class Window:
 
     # What every level does alike.
 
-    def expect(self, mark: Mark) -> None:
-        """A marked node will run; the begin waits for all gradients that are changed jointly."""
-        if mark.role is Role.OUTPUT_SEEN:
-            self.waiting += 1
-
-    def is_due(self) -> bool:
-        """Whether the backward begins now."""
-        return not self.started and not self.waiting
-
     def collect(self, mark: Mark, gradient: Tensor | None, thread: Thread) -> None:
         """A gradient has arrived."""
         role = mark.role
-        if role in (Role.OUTPUT, Role.OUTPUT_SEEN, Role.OUTPUT_PART):
+        if role is OUTPUT and not self.started:
+            self.out[mark.place] = gradient
+        elif role in (OUTPUT, OUTPUT_SEEN, OUTPUT_PART):
             if mark.part is not None and gradient is not None:
                 gradient = mark.part.cut(gradient)
-            self.waiting -= role is Role.OUTPUT_SEEN
+            self.waiting -= role is OUTPUT_SEEN
             if not self.started:
                 self.out[mark.place] = gradient
             else:
                 self.late = True
                 # What arrives at a base is all there is, with what flowed on from the view in it.
-                replaced = None if role is Role.OUTPUT_PART else self.out.get(mark.place)
+                replaced = None if role is OUTPUT_PART else self.out.get(mark.place)
                 self.out[mark.place] = gradient if replaced is None else replaced
                 self.arrived([mark.place], thread)
 
     def passed_on(self, mark: Mark, gradient: Tensor | None) -> Tensor | None:
         """The gradient that flows on in place of the one that arrived."""
-        if mark.role in (Role.OUTPUT, Role.OUTPUT_PASSED):
+        if mark.role in (OUTPUT, OUTPUT_PASSED):
             gradient = self.out.get(mark.place, gradient)
         elif mark.part is not None:
             new = self.out.get(mark.place)
             if mark.place not in self.replaced or new is None or gradient is None:
                 return gradient
             gradient = mark.part.paste(gradient, new)
-        elif mark.role is Role.INPUT_PASSED:
+        elif mark.role is INPUT_PASSED:
             gradient = self.new_inputs.pop(mark.place, gradient)
         else:
-            if mark.role is Role.INPUT_SEEN:  # the node may be an output's too, as of an Identity
+            if mark.role is INPUT_SEEN:  # the node may be an output's too, as of an Identity
                 self.inputs[mark.place] = gradient
             return gradient
         # A leaf takes it for its `.grad` and adds to it in place; a hook may have kept it too.
@@ -129,7 +130,7 @@ class Window:
         lineup = self.lineup = self.current()
         try:
             if lineup.backward_pre:
-                fire(lineup.backward_pre, self.call, self.arguments(), Phase.BACKWARD_PRE, thread)
+                fire(lineup.backward_pre, self.call, self.arguments(), BACKWARD_PRE, thread)
             self.begun = lineup.paired_backward
             if lineup.gradients:
                 self.arrived(list(self.out), thread)
@@ -151,7 +152,7 @@ class Window:
             pairs = ends(lineup.backward, self.begun)
         try:
             if pairs:
-                fire(pairs, self.call, self.arguments(), Phase.BACKWARD, thread)
+                fire(pairs, self.call, self.arguments(), BACKWARD, thread)
         except BaseException as error:
             culprit, thread.culprit = thread.culprit, None
             if culprit in lineup.entries:

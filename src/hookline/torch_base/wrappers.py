@@ -21,7 +21,7 @@ from hookline.torch_base.private import COMPILED, COMPILERS_OWN, SHARDED, WRAPPE
 _T = TypeVar("_T")
 
 
-class _ByClass(dict[type, _T]):
+class ByClass(dict[type, _T]):
     """What is found out about each class, once.
 
     Classes made at run time are forgotten with the last that uses them: one that `parametrize`
@@ -62,14 +62,14 @@ def _name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-_wrapped: Final = _ByClass(_find_wrapped)
+_wrapped: Final = ByClass(_find_wrapped)
 """For each class of modules the name under which it holds what it wraps; `""` for others."""
 
-hands_on: Final = _ByClass(_find_hands_on)
+hands_on: Final = ByClass(_find_hands_on)
 """Whether modules of a class only hand their calls on, where hooks can see them; so do the modules
 that the compiler makes of its graphs."""
 
-class_names: Final = _ByClass(_find_class_name)
+class_names: Final = ByClass(_find_class_name)
 """The name of each class; the classes that `fully_shard` gives to modules do not count."""
 
 
@@ -90,7 +90,7 @@ def is_compiled(cls: type) -> bool:
     return any(_name(base) == COMPILED for base in cls.__mro__)
 
 
-is_region: Final = _ByClass(is_compiled)
+is_region: Final = ByClass(is_compiled)
 """The same, once found out for each class."""
 
 
