@@ -107,7 +107,7 @@ def test_everything_at_once(here):
         (["--every", "0"], "0 is not in the range x>=1"),
         (["--every", "some"], "'some' is not a valid integer"),
         (["--tensorboard", "train.py"], "'train.py' is a file"),
-        (["--memry"], "Did you mean '--memory'?"),
+        (["--tensorbord"], "Did you mean '--tensorboard'?"),
         (["--where"], "requires an argument"),
     ],
     ids=" ".join,
