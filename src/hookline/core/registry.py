@@ -150,7 +150,8 @@ class HookRegistry(StaysHere):
     # A registry that goes away with its module or thread must not keep the engine on. At the end of
     # the interpreter nothing needs to be turned off, and what that takes may be gone.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self.lineup.entries and not is_finalizing():
+        # Where Ctrl-C came before it was made, it has no lineup.
+        if getattr(self, "lineup", EMPTY).entries and not is_finalizing():
             self.clear()
 
     def __repr__(self) -> str:

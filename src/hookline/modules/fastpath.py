@@ -52,7 +52,11 @@ def children_called(module: nn.Module, thread: Thread) -> Generator[None]:
         _unfused.hold(owner)
         yield
     finally:
-        _unfused.release(owner)
+        try:
+            _unfused.release(owner)
+        except BaseException:  # Ctrl-C: what has begun is finished
+            _unfused.release(owner)
+            raise
 
 
 def _watched_below(module: nn.Module, thread: Thread) -> bool:
