@@ -5,6 +5,7 @@ from __future__ import annotations
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
 
 import torch
+from hypothesis import settings
 from sybil import Sybil
 from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
@@ -14,6 +15,9 @@ from hookline.modules.places import everywhere as module_hooks
 from hookline.modules.places import table
 from hookline.torch_base.paths import roots
 
+# What fails here fails everywhere, and no test depends on time; the soak machine looks for more.
+settings.register_profile("tests", deadline=None, derandomize=True, database=None)
+settings.load_profile("tests")
 torch.set_num_threads(1)  # waiting threads make a busy small machine many times slower
 
 
