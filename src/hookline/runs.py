@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from hookline.errors import HookValueError, MissingExtraError
+from hookline.errors import HookTypeError, HookValueError, MissingExtraError
 from hookline.record.runs import Rank, RunData, load
+from hookline.report.formats import is_known
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -152,7 +153,9 @@ def record(  # noqa: PLR0913 - one keyword for each thing to measure
         time, as from a [Run][hookline.Run].
 
     Raises:
-        HookValueError: the level is unknown, or there is nothing to measure.
+        HookTypeError: the first argument is no file but a model.
+        HookValueError: the level is unknown, there is nothing to measure, or the file's name is
+            that of an export, such as `report.html`.
         SelectionError: a pattern matches nothing in any of the models.
         RunFileError: the file can't be written, holds something else, or is in use.
 
@@ -181,6 +184,7 @@ def record(  # noqa: PLR0913 - one keyword for each thing to measure
         every=every,
     )
     patterns = patterns_of(where)
+    _check_path(path)
     _check(models, patterns)
     return Recording(Writer(Recorder(measures, patterns, models), path, sys.argv, _say))
 
@@ -219,6 +223,21 @@ class Recording(Run):
         if self._was_entered and self._writer.abandon():
             atexit.unregister(self._writer.close)
             warn("a recording was collected while open; its hooks are removed", ResourceWarning)
+
+
+def _check_path(path: object) -> None:
+    """Refuse what is no file.
+
+    Raises:
+        HookTypeError: it is not even a name.
+        HookValueError: it is that of an export.
+    """
+    if not (path is None or isinstance(path, str | Path)):
+        msg = f"record takes the file first, or None, then models: not {type(path).__name__}"
+        raise HookTypeError(msg)
+    if path is not None and is_known(path):
+        msg = f"{path} would be an export; record(None, …) and run.export({str(path)!r}) write it"
+        raise HookValueError(msg)
 
 
 def _check(models: Sequence[nn.Module], patterns: Iterable[Any]) -> None:

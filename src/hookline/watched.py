@@ -156,7 +156,10 @@ class Watched:
             if any(entry.fired for entry in seat.entries)
             or any(chosen.called_by(seat.called) for _, chosen in self.chosen)
         }
-        ran.update(*(p.starts for p in self._passes() if p.number >= self._first_pass))
+        for each in self._passes():
+            if each.number >= self._first_pass:
+                # What opened a pass ran, whether it was watched or not.
+                ran.update(each.starts, (each.opener,))
         return ran | {seat.module for seat in self.seats if seat.called in ran}
 
     def _passes(self) -> Sequence[Pass]:

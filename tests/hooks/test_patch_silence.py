@@ -158,7 +158,7 @@ def test_r9_each_place_of_a_pattern_counts_by_itself():
     net = Net(torch.Tensor.detach)  # no gradient comes to what is before it
     with patch(net, {nn.Linear: scale(2.0, on="grad")}) as patched:
         step(net)
-    assert causes(patched) == [("unused", "never called"), ("one", "no gradient")]
+    assert causes(patched) == [("unused", "not called"), ("one", "no gradient")]
 
 
 def test_r9_a_shared_module_under_two_paths():

@@ -141,7 +141,7 @@ def test_r9_while_it_is_open_and_afterwards(x):
     with watch(net, Forward(), where=["branch", "head"]) as watched:
         assert causes(watched) == {"branch": "never called", "head": "never called"}
         net(x)
-        assert causes(watched) == {"branch": "never called"}
+        assert causes(watched) == {"branch": "not called"}
         net(x, branch=True)
         assert causes(watched) == {}
     assert causes(watched) == {}
@@ -313,7 +313,7 @@ def test_r9_each_hook_is_told_apart(x):
         net(x)
     assert [(row.path, row.cause, row.hooks) for row in watched.silent()] == [
         ("head", "no gradient", ("Backward",)),
-        ("branch", "never called", ("Forward", "Backward")),
+        ("branch", "not called", ("Forward", "Backward")),
     ]
 
 
@@ -329,7 +329,7 @@ def test_r9_a_hook_that_another_one_kept_from_running(x):
         with pytest.raises(ArithmeticError):
             net(x)
         handle.remove()
-    assert causes(watched) == {"head": "never called"}
+    assert causes(watched) == {"head": "not called"}
 
 
 # Functions.
@@ -377,3 +377,21 @@ def test_r9_both_levels_in_one_row(x):
     assert [(row.path, row.hooks) for row in watched.silent()] == [
         ("branch", ("Forward", "Functions"))
     ]
+
+
+@pytest.mark.parametrize("where", ["*", ["used", "unused"]], ids=str)
+def test_r9_a_sibling_that_ran_tells_that_the_model_did(where):
+    """Also where the model itself is not watched."""
+
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    model = Branches()
+    with watch(model, Forward(), where=where) as watched:
+        model(torch.zeros(1, 2))
+    assert [(row.path, row.cause) for row in watched.silent()] == [("unused", "not called")]

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import hookline
 from hookline.core.records import NonFiniteRow, ParameterRow, Silent, StatsRow, TimeRow
-from hookline.errors import HookValueError, RunFileError, SelectionError
+from hookline.errors import HookTypeError, HookValueError, RunFileError, SelectionError
 from hookline.record.course import EVENTS, PASSES
 from hookline.record.rows import EventRow, FaultRow, ModuleRow, PassRow, RunRow, SeriesRow
 
@@ -251,3 +251,12 @@ def test_memory_is_bounded(path):
     rows = run.rows(SeriesRow)
     assert {row.width for row in rows} == {8}
     assert {len(row.values) for row in rows} == {1200 // 8}
+
+
+def test_r10_what_is_no_file_is_refused(path):
+    with pytest.raises(HookTypeError, match="takes the file first, or None, then models: not Net"):
+        hookline.record(Net())
+    with pytest.raises(HookValueError, match=r"run.export\('.*report.html'\)"):
+        hookline.record(path.with_name("report.html"))
+    with pytest.raises(HookValueError, match="every=0: give a whole number"):
+        hookline.record(path, every=0)

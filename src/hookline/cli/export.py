@@ -36,5 +36,8 @@ def export(run: str, outputs: tuple[str, ...]) -> None:
         loaded = load(run)
         for output in outputs:
             write(loaded, Path(output))
-    except (HookValueError, RunFileError, OSError) as error:
+    except (HookValueError, RunFileError) as error:
         raise click.ClickException(str(error)) from error
+    except OSError as error:
+        msg = f"could not write {error.filename or 'the file'}: {error.strerror or error}"
+        raise click.ClickException(msg) from error

@@ -99,7 +99,7 @@ class Census:
     def _note_what_ran(self, running: Pass) -> None:
         known = self._known.get(running.root.name)
         if known is not None and known.root is running.root:
-            known.ran.update(running.starts)
+            known.ran.update(running.starts, (running.opener,))
 
 
 class _Known:

@@ -46,6 +46,9 @@ class Measures:
         if self.level not in LEVELS:
             msg = f"{self.level!r} is no level; choose one of {', '.join(LEVELS)}"
             raise HookValueError(msg)
+        if self.every < 1:
+            msg = f"every={self.every!r}: give a whole number of passes, 1 for all of them"
+            raise HookValueError(msg)
         if not self._wanted:
             msg = f"there is nothing to measure; choose from {', '.join(MAKERS)}"
             raise HookValueError(msg)
