@@ -1,6 +1,7 @@
 """`PrintHook` of modules and functions: one line an event."""
 
 import io
+import re
 import sys
 
 import pytest
@@ -44,7 +45,7 @@ def test_module_lines():
 
     order = ["forward layer[0]", "forward layer[1]", "forward head[0]", "forward Net[0]"]
     order += ["backward Net[0]", "backward head[0]", "backward layer[1]", "backward layer[0]"]
-    assert [head.replace("Net#2", "Net") for head in heads(file)] == order
+    assert [re.sub(r"#\d+", "", head) for head in heads(file)] == order
 
 
 def test_module_values():
