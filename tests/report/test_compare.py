@@ -18,7 +18,8 @@ from hookline.core.records import (
 )
 from hookline.record.rows import ModuleRow
 from hookline.record.runs import Rank, RunData
-from hookline.report.compare import CHANGES, compare, missing, print_difference, totals
+from hookline.report.compare import CHANGES, compare, missing, totals
+from hookline.report.difference import print_difference
 from tests.record.sample import SLOW, sample
 
 AT = ("Net", "head", "Linear", "module", "train")

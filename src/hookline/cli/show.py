@@ -83,7 +83,7 @@ def compare(before: str, after: str, *, threshold: float, everything: bool) -> N
 
     def work() -> None:
         from hookline.record.runs import load
-        from hookline.report.compare import print_difference
+        from hookline.report.difference import print_difference
         from hookline.report.terminal import LINES
 
         limit = None if everything else LINES

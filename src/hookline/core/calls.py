@@ -160,7 +160,7 @@ class Call(InPass):
 
     def describe(self) -> str:
         """The call in words, for errors."""
-        raise NotImplementedError
+        raise NotImplementedError  # each level has its own words
 
 
 Key = weakref.ref

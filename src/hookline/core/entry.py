@@ -98,6 +98,22 @@ class Entry:
         self.fired = False
         """Whether it was ever called in an event."""
 
+    def guarded(self, guard: Callable[[Callback], Callback]) -> dict[str, Any]:
+        """The arguments of an entry like this one, with something around each of its callbacks.
+
+        Args:
+            guard: makes the callback that is called in the place of one.
+        """
+        found = {name: getattr(self, name) for name in _ASKED}
+        for name in ("aborted", "gradient"):
+            callback = getattr(self, name)
+            found[name] = None if callback is None else guard(callback)
+        return {
+            "hook": self.hook,
+            "callbacks": {phase: guard(each) for phase, each in self.callbacks.items()},
+            **found,
+        }
+
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The phases in which the hook runs, in the order of a call."""
@@ -116,6 +132,19 @@ class Entry:
         state = "" if self.alive else " removed"
         return f"<Entry{state} {self.name} at {', '.join(self.phases)}>"
 
+
+_ASKED: Final = (
+    "name",
+    "key",
+    "paired",
+    "always",
+    "needs_grad_input",
+    "joint",
+    "retains",
+    "timed",
+    "mode",
+)
+"""What an entry is told besides its callbacks."""
 
 Pairs: TypeAlias = tuple[tuple[Entry, Callback], ...]
 

@@ -81,7 +81,7 @@ class HookObject:
     @classmethod
     def scope_in(cls, thread: Thread) -> HookRegistry:
         """The registry of this level's scoped hooks in a thread."""
-        raise NotImplementedError
+        raise NotImplementedError  # each level has a registry of its own
 
     def __enter__(self) -> Self:
         enter(self, self.name)

@@ -14,8 +14,8 @@ from hookline.core.clock import Clock
 from hookline.core.registry import HookRegistry
 from hookline.core.switch import Switch
 
-module_switch: Final = Switch(loads="hookline.modules.engine")
-"""On while any hook needs module calls to be seen; the module engine connects it."""
+module_switch: Final = Switch(loads="hookline.modules.install")
+"""On while any hook needs module calls to be seen; `modules/install.py` connects it."""
 
 _REMEMBERED_PASSES: Final = 64
 _numbers: Final = count()

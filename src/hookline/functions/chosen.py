@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
@@ -106,19 +107,12 @@ class _ChosenEntry(Entry):
     __slots__ = ("chosen",)
 
     def __init__(self, hook: FunctionHook, name: str, chosen: Chosen) -> None:
-        plain = entry_of(hook, FunctionHook, None)
         # No key: to scoped hooks of the same name it gives no way, since they see other functions
         # too.
-        super().__init__(
-            hook,
-            {phase: _guarded(chosen, callback) for phase, callback in plain.callbacks.items()},
-            name=name,
-            paired=True,
-            aborted=None if plain.aborted is None else _guarded(chosen, plain.aborted),
-            retains=plain.retains,
-            timed=plain.timed,
-            mode=plain.mode,
-        )
+        plain = entry_of(hook, FunctionHook, None)
+        arguments = plain.guarded(partial(_guarded, chosen))
+        arguments["name"] = name
+        super().__init__(**arguments)
         self.chosen: Final = chosen
 
 

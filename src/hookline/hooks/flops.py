@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookline.core.records import FlopRow, UncountedRow
-from hookline.functions.hook import FunctionHook
+from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
 from hookline.hooks.flop_meter import FlopMeter, What
-from hookline.modules.hook import ModuleHook
 from hookline.torch_base.operators import OperatorMode
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from hookline.functions.call import FunctionCall
     from hookline.modules.call import ModuleCall
 
@@ -24,6 +21,7 @@ class Flops:
 
     def __init__(self) -> None:
         self._meter = FlopMeter(self._level)
+        self._end = self._meter.end
         self.operator_mode = OperatorMode(self._meter.ran)
 
     def opened(self) -> None:
@@ -61,7 +59,7 @@ class Flops:
         self._meter.reset()
 
 
-class ModuleFlopHook(Flops, ModuleHook):
+class ModuleFlopHook(Flops, ModuleBrackets):
     """Counts the FLOPs of modules, forward and backward, by the shapes that operators get.
 
     The formulas are those of `torch.utils.flop_counter`, the program's own among them
@@ -95,32 +93,12 @@ class ModuleFlopHook(Flops, ModuleHook):
     name = "FlopHook"
     _level = "module"
 
-    def forward_preprocess(self, call: ModuleCall) -> None:
-        """What runs from here on is the module's."""
-        self._begin(call, "recompute" if call.recomputing else "forward")
-
-    def forward_postprocess(self, call: ModuleCall) -> None:
-        """The forward is over."""
-        self._meter.end(call)
-
-    def backward_preprocess(self, call: ModuleCall) -> None:
-        """What runs from here on is the module's backward."""
-        self._begin(call, "backward")
-
-    def backward_postprocess(self, call: ModuleCall) -> None:
-        """The backward is over."""
-        self._meter.end(call)
-
-    def aborted(self, call: ModuleCall, exception: BaseException) -> None:
-        """The call raised; what it did until then counts."""
-        self._meter.end(call)
-
     def _begin(self, call: ModuleCall, direction: str) -> None:
         where = (call.root, call.path, call.type, self._level, call.mode, direction)
         self._meter.begin(call, What(*where, ""))
 
 
-class FunctionFlopHook(Flops, FunctionHook):
+class FunctionFlopHook(Flops, FunctionBrackets):
     """Counts the FLOPs of functions, forward and backward, by the shapes that operators get.
 
     Functions do not nest, so a row's `self_flops` and `total_flops` are the same. What
@@ -138,40 +116,6 @@ class FunctionFlopHook(Flops, FunctionHook):
 
     name = "FlopHook"
     _level = "function"
-
-    def forward_preprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
-        """What runs from here on is the function's."""
-        self._begin(function, "recompute" if function.recomputing else "forward")
-
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
-        """The forward is over."""
-        self._meter.end(function)
-
-    def backward_preprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
-    ) -> None:
-        """What runs from here on is the function's backward."""
-        self._begin(function, "backward")
-
-    def backward_postprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
-    ) -> None:
-        """The backward is over."""
-        self._meter.end(function)
-
-    def aborted(self, call: FunctionCall, exception: BaseException) -> None:
-        """The function raised; what it did until then counts."""
-        self._meter.end(call)
 
     def _begin(self, call: FunctionCall, direction: str) -> None:
         where = (call.root, call.module_path, "", self._level, call.mode, direction)

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hookline.errors import HookValueError
-from hookline.functions.hook import FunctionHook
-from hookline.modules.hook import ModuleHook
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hookline.functions.call import FunctionCall
-    from hookline.modules.call import ModuleCall
+from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
 
 
 class Ranges:
@@ -29,7 +22,8 @@ class Ranges:
         self._open: dict[Any, Callable[[], object]] = {}
 
     def _begin(self, call: Any, direction: str) -> None:
-        name = f"{call.label}.{direction}"
+        # To a profile, a forward that a checkpoint repeats is a forward.
+        name = f"{call.label}.{'forward' if direction == 'recompute' else direction}"
         if self._nvtx:
             torch.cuda.nvtx.range_push(name)
             self._open[call] = torch.cuda.nvtx.range_pop
@@ -44,7 +38,7 @@ class Ranges:
             close()
 
 
-class ModuleRangeHook(Ranges, ModuleHook):
+class ModuleRangeHook(Ranges, ModuleBrackets):
     """Marks the forward and backward of each module as a range for profilers.
 
     Ranges are called `path.forward` and `path.backward`; the root goes by its class name.
@@ -66,28 +60,8 @@ class ModuleRangeHook(Ranges, ModuleHook):
 
     name = "RangeHook"
 
-    def forward_preprocess(self, call: ModuleCall) -> None:
-        """Open the forward's range."""
-        self._begin(call, "forward")
 
-    def forward_postprocess(self, call: ModuleCall) -> None:
-        """Close the forward's range."""
-        self._end(call)
-
-    def backward_preprocess(self, call: ModuleCall) -> None:
-        """Open the backward's range."""
-        self._begin(call, "backward")
-
-    def backward_postprocess(self, call: ModuleCall) -> None:
-        """Close the backward's range."""
-        self._end(call)
-
-    def aborted(self, call: ModuleCall, exception: BaseException) -> None:
-        """Close the range of a call that raised."""
-        self._end(call)
-
-
-class FunctionRangeHook(Ranges, FunctionHook):
+class FunctionRangeHook(Ranges, FunctionBrackets):
     """Marks the forward and backward of each function as a range for profilers.
 
     Ranges are called by a function's address, such as `layers.3:softmax[0].backward`.
@@ -100,37 +74,3 @@ class FunctionRangeHook(Ranges, FunctionHook):
     """
 
     name = "RangeHook"
-
-    def forward_preprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
-        """Open the forward's range."""
-        self._begin(function, "forward")
-
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
-        """Close the forward's range."""
-        self._end(function)
-
-    def backward_preprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
-    ) -> None:
-        """Open the backward's range."""
-        self._begin(function, "backward")
-
-    def backward_postprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
-    ) -> None:
-        """Close the backward's range."""
-        self._end(function)
-
-    def aborted(self, call: FunctionCall, exception: BaseException) -> None:
-        """Close the range of a call that raised."""
-        self._end(call)

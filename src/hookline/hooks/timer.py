@@ -9,14 +9,11 @@ import torch
 
 from hookline.core.records import TimeRow
 from hookline.errors import HookValueError
-from hookline.functions.hook import FunctionHook
+from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
 from hookline.hooks.meter import Measured, Timed, TimeMeter
 from hookline.hooks.time_report import print_times
-from hookline.modules.hook import ModuleHook
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from hookline.functions.call import FunctionCall
     from hookline.modules.call import ModuleCall
 
@@ -29,6 +26,7 @@ class Timer:
 
     def __init__(self, history: int = 10_000, clock: str = "auto") -> None:
         self._meter = TimeMeter(history, _new_event(clock))
+        self._end = self._meter.end
         self._registered = 0
 
     def added(self, target: Any) -> None:
@@ -103,7 +101,7 @@ class Timer:
         self._meter.listener = listener
 
 
-class ModuleTimerHook(Timer, ModuleHook):
+class ModuleTimerHook(Timer, ModuleBrackets):
     """Measures the forward and backward time of modules.
 
     Times exclude what hooks took, this one included. Calls that raise count too, up to where they
@@ -134,26 +132,6 @@ class ModuleTimerHook(Timer, ModuleHook):
     name = "TimerHook"
     _title = "ModuleName"
 
-    def forward_preprocess(self, call: ModuleCall) -> None:
-        """Start the forward's time."""
-        self._begin(call, "recompute" if call.recomputing else "forward")
-
-    def forward_postprocess(self, call: ModuleCall) -> None:
-        """Stop the forward's time."""
-        self._meter.end(call)
-
-    def backward_preprocess(self, call: ModuleCall) -> None:
-        """Start the backward's time."""
-        self._begin(call, "backward")
-
-    def backward_postprocess(self, call: ModuleCall) -> None:
-        """Stop the backward's time."""
-        self._meter.end(call)
-
-    def aborted(self, call: ModuleCall, exception: BaseException) -> None:
-        """Stop the time of a call that raised."""
-        self._meter.end(call)
-
     def _begin(self, call: ModuleCall, direction: str) -> None:
         running, clock = call.running, self._meter.clock
         root, path = running.root.name, call.path
@@ -161,7 +139,7 @@ class ModuleTimerHook(Timer, ModuleHook):
         self._meter.begin(call, path or root, what)
 
 
-class FunctionTimerHook(Timer, FunctionHook):
+class FunctionTimerHook(Timer, FunctionBrackets):
     """Measures the forward and backward time of functions.
 
     Functions do not nest, so their times add up: `total_time()` is that of all functions. What
@@ -186,40 +164,6 @@ class FunctionTimerHook(Timer, FunctionHook):
 
     name = "TimerHook"
     _title = "FunctionName"
-
-    def forward_preprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
-        """Start the forward's time."""
-        self._begin(function, "recompute" if function.recomputing else "forward")
-
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
-        """Stop the forward's time."""
-        self._meter.end(function)
-
-    def backward_preprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
-    ) -> None:
-        """Start the backward's time."""
-        self._begin(function, "backward")
-
-    def backward_postprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
-    ) -> None:
-        """Stop the backward's time."""
-        self._meter.end(function)
-
-    def aborted(self, call: FunctionCall, exception: BaseException) -> None:
-        """Stop the time of a call that raised."""
-        self._meter.end(call)
 
     def _begin(self, call: FunctionCall, direction: str) -> None:
         running, clock, name = call.running, self._meter.clock, call.name

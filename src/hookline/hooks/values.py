@@ -23,7 +23,7 @@ def value_text(tensor: Tensor | None) -> str:
         where += " sharded"
     try:
         return where + _statistics(tensor)
-    except (RuntimeError, NotImplementedError, TypeError):
+    except (RuntimeError, NotImplementedError, TypeError):  # values that can't be read, as above
         return where
 
 

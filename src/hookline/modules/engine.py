@@ -7,7 +7,6 @@ out are covered, `BaseException` included: each hook object whose begin ran gets
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -16,8 +15,6 @@ from weakref import ref
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_module_registration_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hookline.core.calls import Key
 from hookline.core.demand import demand
@@ -26,27 +23,23 @@ from hookline.core.events import ends, fail, fire, with_displaced
 from hookline.core.notes import control_flow
 from hookline.core.phases import FORWARD, FORWARD_PRE
 from hookline.core.registry import HookRegistry
-from hookline.core.thread import Thread, local, module_switch
-from hookline.modules import recorded
+from hookline.core.thread import Thread, local
 from hookline.modules.call import ModuleCall
 from hookline.modules.fastpath import FUSED, children_called
 from hookline.modules.places import (
     around_region,
     everywhere,
     lineup_of,
-    replicate,
     table,
 )
 from hookline.modules.record import give_back, isolate_inputs, isolate_output, mark_outputs
 from hookline.modules.traced import runs_above, traced_call
-from hookline.torch_base import backward
 from hookline.torch_base.modes import dispatch_modes
 from hookline.torch_base.patch import Patch, Stand
-from hookline.torch_base.paths import roots
-from hookline.torch_base.private import REPLICATE, StopRecomputation, sequence_number
+from hookline.torch_base.private import StopRecomputation, sequence_number
 from hookline.torch_base.recording import left_out, recorded_by
 from hookline.torch_base.regions import stay_out
-from hookline.torch_base.stack import acting, place, steps
+from hookline.torch_base.stack import acting, place
 from hookline.torch_base.wrappers import ByClass, hands_on, innermost, is_region
 
 control_flow.add(StopRecomputation)
@@ -333,63 +326,6 @@ def _wrapped(
             thread.clock.thaw()
 
 
-def _replicating(stand: Stand) -> Callable[..., Any]:
-    original = stand.original
-
-    def replicate_for_data_parallel(module: nn.Module) -> nn.Module:
-        replica = original(module)
-        if stand.active:
-            replicate(module, replica)
-        return replica
-
-    return replicate_for_data_parallel
-
-
-class _Helpers:
-    """Torch's own public hooks that tell the engine of new modules and of optimizer steps."""
-
-    def __init__(self) -> None:
-        self._handles: list[Any] = []
-
-    def install(self) -> None:
-        self._handles.append(register_module_module_registration_hook(roots.learn))
-        self._handles.append(register_optimizer_step_post_hook(steps.taken))
-
-    def uninstall(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-
-_calls: Final = Patch(nn.Module, "__call__", _stand_in)
-_parts: Final = (
-    _calls,
-    Patch(nn.Module, REPLICATE, _replicating),
-    backward.patch,
-    recorded.patch,
-    _Helpers(),
-)
-
-
-def _install() -> None:
-    roots.version += 1  # modules may have been moved unseen
-    for part in _parts:
-        part.install()
-
-
-def _uninstall() -> None:
-    for part in reversed(_parts):
-        part.uninstall()
-
-
-def _forget_in_child() -> None:
-    """In a forked child (a DataLoader worker) nothing of ours is on."""
-    for registry in (*table.values(), everywhere):
-        registry.forget()
-    local.thread.forget()
-    module_switch.reset()
-
-
 _THROUGH: Final = (
     "__call__",
     "_watched",
@@ -401,5 +337,6 @@ _THROUGH: Final = (
     "_wrapped",
 )
 stay_out("hookline.", through=_THROUGH)
-module_switch.connect(_install, _uninstall)
-os.register_at_fork(after_in_child=_forget_in_child)
+
+calls: Final = Patch(nn.Module, "__call__", _stand_in)
+"""Where calls of modules are seen; on while there are hooks."""

@@ -73,7 +73,6 @@ class Recorder:
         self._course = Course(perf_counter_ns())
 
     def __enter__(self) -> Self:
-        self._course = Course(perf_counter_ns())
         self._census.begin()
         try:
             for hook in self._hooks:
@@ -195,15 +194,5 @@ def _guarded(
 
         return guarded
 
-    new = Entry(
-        entry.hook,
-        {phase: guard(callback) for phase, callback in entry.callbacks.items()},
-        name=entry.name,
-        key=entry.key,
-        paired=True,
-        aborted=None if entry.aborted is None else guard(entry.aborted),
-        retains=entry.retains,
-        timed=entry.timed,
-        mode=entry.mode,
-    )
+    new = Entry(**entry.guarded(guard))
     return new

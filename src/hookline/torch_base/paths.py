@@ -88,15 +88,15 @@ class Root:
 def paths_in(root: nn.Module) -> dict[Key[nn.Module], tuple[str, ...]]:
     """The paths of every module in a model, by one walk linear in its size."""
     found: dict[Key[nn.Module], tuple[str, ...]] = {}
-    todo: list[tuple[str, nn.Module]] = [("", root)]
-    while todo:
-        path, module = todo.pop()
+    waiting: list[tuple[str, nn.Module]] = [("", root)]
+    while waiting:
+        path, module = waiting.pop()
         key = ref(module)
         paths = found.get(key, ())
         if len(paths) < MAX_PATHS:
             found[key] = (*paths, path)
             if children_of(module):
-                todo.extend(reversed(_children(path, module)))
+                waiting.extend(reversed(_children(path, module)))
     return found
 
 

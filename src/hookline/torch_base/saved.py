@@ -43,15 +43,15 @@ class SavedWalk:
             start: nodes with lower numbers were there before, and are not walked through.
         """
         # Some tensors make their nodes when they are asked for, so ask before the range is closed.
-        todo: list[Node | None] = [tensor.grad_fn for tensor in outputs]
+        waiting: list[Node | None] = [tensor.grad_fn for tensor in outputs]
         stop, seen = sequence_number(), self._seen
-        while todo:
-            node = todo.pop()
+        while waiting:
+            node = waiting.pop()
             if node is None:
                 continue
             number = node_number(node)
             if start <= number < stop and number not in seen:
                 seen.add(number)
-                todo.extend(following for following, _ in node.next_functions)
+                waiting.extend(following for following, _ in node.next_functions)
                 for value, packed in saved_by(node):
                     yield Saved(number, value, packed)
