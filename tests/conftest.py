@@ -15,6 +15,7 @@ from torch.optim import optimizer as torch_optimizer
 from hookline.core.demand import demand
 from hookline.core.thread import local, module_switch
 from hookline.modules.places import everywhere, table
+from hookline.torch_base.paths import roots
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 """What the HTML report is opened in; without one, these tests are left out, and it is said so."""
@@ -76,3 +77,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not BROWSER:
         left_out = "tests/report/test_html_browser.py was left out: there is no chromium or Chrome"
         terminalreporter.write_line(left_out, yellow=True, bold=True)
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """The compiler knows nothing of other tests, and their models take no names."""
+    torch._dynamo.reset()
+    roots.clear()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Everything must go by itself: the collector does not run."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

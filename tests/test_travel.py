@@ -704,15 +704,6 @@ class Box:
         Box.alive -= 1
 
 
-@pytest.fixture
-def no_collector():
-    """Everything must go by itself: no cycle waits for the collector."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def nothing(model, x):
     """Only the forward."""
     return model(x)

@@ -9,19 +9,12 @@ from torch._dynamo.testing import CompileCounter
 
 import hookline
 from hookline import HooklineError, ModuleHook, register_forward_hook, register_forward_pre_hook
-from hookline.torch_base.paths import roots
 
-# The compiler asks regions' inputs for it, and hides the warning where warnings are no errors.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    torch._dynamo.reset()
-    roots.clear()  # so that those of other tests take no names
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    # The compiler asks regions' inputs for it, and hides the warning where warnings are no errors.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 
 
 X = torch.ones(4, 2)

@@ -19,15 +19,8 @@ from hookline import (
     patch,
     watch,
 )
-from hookline.torch_base.paths import roots
 
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    torch._dynamo.reset()
-    roots.clear()  # so that those of other tests take no names
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 class Net(nn.Module):

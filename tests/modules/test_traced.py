@@ -9,12 +9,7 @@ from torch._dynamo.testing import CompileCounter
 
 import hookline
 
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def compiled(model):

@@ -14,16 +14,11 @@ from hookline import (
     register_module_forward_hook,
 )
 
-# The compiler asks regions' inputs for it, and hides the warning where warnings are no errors.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    # The compiler asks regions' inputs for it, and hides the warning where warnings are no errors.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 
 
 class Net(nn.Module):

@@ -3,26 +3,14 @@
 `python -m tests.soak threads` goes on for a minute.
 """
 
-import gc
-from collections.abc import Iterator
-
 import pytest
 
 from tests.soak.threads import run_threads
 
 
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """torch holds a lock while it makes the state of its generator, in which the collector may run.
-
-    Callbacks of the collector (hypothesis has one) let other threads run then, and one that waits
-    for that lock keeps the interpreter.
-    """
-    gc.disable()
-    yield
-    gc.enable()
-
-
+# torch holds a lock while it makes the state of its generator, in which the collector may run.
+# Callbacks of the collector (hypothesis has one) let other threads run then, and one of them that
+# waits for that lock keeps the interpreter.
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("interval", [None, 1e-6])
 def test_r11_threads_with_scopes_and_shared_models(interval):

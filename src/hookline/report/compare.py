@@ -19,6 +19,7 @@ from hookline.core.records import (
 )
 from hookline.record.rows import ModuleRow
 from hookline.record.runs import RunData
+from hookline.report.tables.stats import is_dead
 from hookline.report.tables.units import duration, times
 
 CHANGES: Final = (
@@ -33,7 +34,6 @@ THRESHOLD: Final = 1.25
 _MATTERS: Final = 0.01
 # Norms wander in training: what is no change of the program may well be a half.
 _NUMBERS: Final = 2.0
-_DEAD: Final = 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +215,11 @@ def _grown(
 def _numbers(before: RunData, after: RunData, threshold: float) -> Iterator[Difference]:
     """Tensors that died, came alive, or hold much larger or smaller numbers."""
     for old, new in _pairs(before, after, StatsRow, _STATS_BY):
-        if _is_dead(old) != _is_dead(new):
-            change = "dead" if _is_dead(new) else "alive"
+        if is_dead(old) != is_dead(new):
+            change = "dead" if is_dead(new) else "alive"
             shares = {"before": old.zero_share, "after": new.zero_share}
             yield Difference(change, "zeros", **_place(new), **shares)
-        elif not _is_dead(new):
+        elif not is_dead(new):
             yield from _scaled(old, new, threshold)
 
 
@@ -240,10 +240,6 @@ def _scaled(old: StatsRow, new: StatsRow, threshold: float) -> Iterator[Differen
             yield Difference(
                 change, what, **place, before=low, after=high, weight=abs(logs[what]) / 1000
             )
-
-
-def _is_dead(row: StatsRow) -> bool:
-    return bool(row.count) and row.zero_share >= _DEAD
 
 
 def _parameters(before: RunData, after: RunData) -> Iterator[Difference]:

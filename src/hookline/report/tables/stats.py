@@ -34,9 +34,15 @@ def sheets(run: RunData) -> Iterator[Sheet]:
         yield Sheet(title, first.level, _COLUMNS, lines).tidied()
 
 
+def is_dead(row: StatsRow) -> bool:
+    """Whether as good as all values are zero."""
+    return bool(row.count) and row.zero_share >= _DEAD
+
+
 def _line(row: StatsRow) -> Line:
     bad = row.nan + row.inf
-    style = "bold red" if bad else "yellow" if row.zero_share >= _DEAD else ""
+    dead = is_dead(row)
+    style = "bold red" if bad else "yellow" if dead else ""
     numbers = (row.mean, row.std, row.abs_max, row.norm, row.zero_share)
     values = (row.leaf, row.calls, *numbers, row.nan or None, row.inf or None)
-    return Line(where(row), values, weight=(bad, row.zero_share >= _DEAD), style=style)
+    return Line(where(row), values, weight=(bad, dead), style=style)
