@@ -63,6 +63,7 @@ def leftovers() -> list[str]:  # noqa: C901 - a plain list of checks
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
+    roots.clear()  # models that another test left alive take no names of this one's
     yield
     if leftovers():
         gc.collect()  # hooks on a module go with the module
@@ -81,9 +82,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def fresh_compiler() -> Iterator[None]:
-    """The compiler knows nothing of other tests, and their models take no names."""
+    """The compiler knows nothing of other tests."""
     torch._dynamo.reset()
-    roots.clear()
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()

@@ -34,7 +34,6 @@ from hookline import (
 from hookline.core.demand import demand
 from hookline.core.thread import module_switch
 from hookline.functions import places as function_places
-from hookline.torch_base.paths import roots
 
 
 class Calls(ModuleHook):
@@ -111,11 +110,6 @@ class Net(nn.Module):
         for module in self.rest:
             x = module(x)
         return F.relu(x)
-
-
-@pytest.fixture(autouse=True)
-def _no_other_roots():
-    roots.clear()
 
 
 @pytest.fixture(autouse=True)

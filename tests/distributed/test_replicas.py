@@ -43,7 +43,6 @@ class Net(nn.Module):
 
 @pytest.fixture
 def net():
-    roots.clear()
     torch.manual_seed(0)
     return Net()
 

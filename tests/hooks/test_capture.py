@@ -24,15 +24,7 @@ from hookline import (
 from hookline.core.demand import demand
 from hookline.function_hooks import CaptureHook as FunctionCaptureHook
 from hookline.module_hooks import CaptureHook
-from hookline.torch_base.paths import roots
 from hookline.torch_base.tree import tensors
-
-
-@pytest.fixture(autouse=True)
-def _root_names_start_anew():
-    """Models of earlier tests, which an error may have kept, have no part in the names."""
-    roots.clear()
-
 
 EVERYTHING = ("input", "output", "grad", "grad_input")
 

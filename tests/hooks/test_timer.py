@@ -17,12 +17,6 @@ from hookline.module_hooks import TimerHook
 from hookline.torch_base.paths import roots
 
 
-@pytest.fixture(autouse=True)
-def _root_names_start_anew():
-    """Models of earlier tests, which an error may have kept, have no part in the names."""
-    roots.clear()
-
-
 @pytest.fixture
 def time(monkeypatch):
     """A clock that goes on only when a test says so: `time.now += nanoseconds`."""

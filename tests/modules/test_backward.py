@@ -16,14 +16,7 @@ import hookline
 from hookline import ModuleHook, add_hook
 from hookline.torch_base import backward
 from hookline.torch_base.marks import Mark
-from hookline.torch_base.paths import roots
 from hookline.torch_base.window import Window
-
-
-@pytest.fixture(autouse=True)
-def _root_names_start_anew():
-    """Models of earlier tests, which an error may have kept, have no part in the names."""
-    roots.clear()
 
 
 class Log(ModuleHook):

@@ -17,15 +17,8 @@ from hookline import ModuleHook, add_hook, clear_hooks, delete_hook, hooks_of, w
 from hookline.core.thread import local
 from hookline.modules.call import ModuleCall
 from hookline.torch_base import backward
-from hookline.torch_base.paths import roots
 
 ORIGINAL = nn.Module.__call__, torch.autograd._engine_run_backward
-
-
-@pytest.fixture(autouse=True)
-def _root_names_start_anew():
-    """Models of earlier tests, which an error may have kept, have no part in the names."""
-    roots.clear()
 
 
 def state_of_torch():

@@ -25,7 +25,6 @@ from hookline import (
     hooks_of,
 )
 from hookline.core.phases import Phase
-from hookline.torch_base.paths import roots
 
 PHASES = ("forward_pre", "forward", "backward_pre", "backward")
 CALLBACKS = {
@@ -34,12 +33,6 @@ CALLBACKS = {
     "backward_pre": "backward_preprocess",
     "backward": "backward_postprocess",
 }
-
-
-@pytest.fixture(autouse=True)
-def _root_names_start_anew():
-    """Models of earlier tests, which an error may have kept, have no part in the names."""
-    roots.clear()
 
 
 class Log(ModuleHook):

@@ -56,11 +56,6 @@ def _one_process():
     dist.destroy_process_group()
 
 
-@pytest.fixture(autouse=True)
-def _no_other_net():
-    roots.clear()
-
-
 @pytest.fixture
 def x():
     torch.manual_seed(0)
