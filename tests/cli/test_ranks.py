@@ -29,7 +29,7 @@ def launch(fate, folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=600,
     )
 
 

@@ -68,7 +68,7 @@ def group(folder: Path) -> Iterator[None]:
     store = dist.FileStore(str(folder / "store"), 2)
     rank = int(os.environ["RANK"])
     dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=120)
+        "gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=600)
     )
     yield
     dist.destroy_process_group()

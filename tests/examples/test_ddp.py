@@ -15,7 +15,7 @@ def test_the_processes_show_what_each_measured():
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
 
     assert result.returncode == 0, result.stderr
