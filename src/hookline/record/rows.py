@@ -175,9 +175,7 @@ class SeriesRow:
     @property
     def values(self) -> tuple[float, ...]:
         """The bins; NaN where there was nothing."""
-        numbers = array.array("f")
-        numbers.frombytes(self.packed)
-        return tuple(_little(numbers))
+        return tuple(array.array("f", _little(self.packed)))
 
 
 def pack(values: Iterable[float]) -> bytes:
@@ -187,13 +185,16 @@ def pack(values: Iterable[float]) -> bytes:
         >>> pack([0.5]).hex()
         '0000003f'
     """
-    return _little(array.array("f", values)).tobytes()
+    return _little(array.array("f", values).tobytes())
 
 
-def _little(numbers: array.array[float]) -> array.array[float]:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
+def _little(packed: bytes) -> bytes:
+    """Numbers of this machine in the file's order of bytes, and back."""
+    if sys.byteorder == "little":
+        return packed
+    numbers = array.array("f", packed)
+    numbers.byteswap()
+    return numbers.tobytes()
 
 
 @dataclass(frozen=True, slots=True)
