@@ -19,6 +19,7 @@ from hookline.report.formats import is_known
 
 if TYPE_CHECKING:
     from hookline.record.live import Live
+    from hookline.record.measures import Level
     from hookline.record.writer import Writer
 
 MEASURES = {
@@ -120,7 +121,7 @@ class Options:
     """What the user asked for; the fields are the options of `run`."""
 
     measures: tuple[str, ...]
-    level: str
+    level: Level
     where: tuple[str, ...]
     every: int
     outputs: tuple[str, ...]
