@@ -25,7 +25,7 @@ class Violation(UserWarning):
 
     waiting = 0
 
-    def __init__(self, message):
+    def __init__(self, message, **_):
         super().__init__(message)
         if not self.waiting:
             raise BeartypeCallHintViolation(message, culprits=(self,))

@@ -278,7 +278,7 @@ def _live(writer: Writer, stderr: Any, say: Any) -> Live | None:
         if os.environ.get("TERM") == "dumb" or not stderr.isatty():
             say("--live needs a terminal, and stderr is none; the program runs without the line")
             return None
-        return Live(writer.glance, stderr)
+        return Live(writer.glance, stderr.fileno())
     except Exception:  # noqa: BLE001 (whatever our fault is)
         _say_fault(stderr, "could not start --live; the program runs without the line")
         return None

@@ -193,7 +193,9 @@ says whether it is an alias of a leaf."""
 
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
     """The direct children by name, those under two names twice (`named_children` drops them)."""
-    return module._modules  # noqa: SLF001
+    children = module._modules  # noqa: SLF001
+    # Of TorchScript it has neither `get` nor an iterator.
+    return children if isinstance(children, dict) else dict(children.items())
 
 
 def parameters_of(module: nn.Module | None) -> Mapping[str, nn.Parameter | None]:
