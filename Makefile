@@ -4,6 +4,12 @@ PYTHON ?= python3
 # Tests of one file stay in one process: fences of one page share their names.
 PYTEST_ARGS ?= -n auto --dist loadfile
 BENCH_ARGS ?=
+# Those that use all of the package and do not count what it costs; the compiler would trace the checks.
+TYPED_TESTS ?= src README.md docs --ignore docs/compile.md tests/core tests/test_watch.py tests/test_runs.py \
+	tests/record tests/report/test_formats.py tests/report/test_terminal.py tests/report/test_compare.py
+# Imports, the command, what the report is made of, and all code of the documentation.
+WHEEL_TESTS ?= tests/test_package.py tests/cli/test_main.py tests/cli/test_show.py \
+	tests/report/test_formats.py tests/report/test_html.py README.md docs
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -17,10 +23,10 @@ SITE := .venv/.stamp-site
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format docs bench coverage hooks clean
+.PHONY: help demo test test-types test-wheel check format docs bench wheel coverage hooks clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(LIGHT)  ## Train a small CNN on digits under hooks, write build/report.html
 	@mkdir -p build
@@ -29,6 +35,12 @@ demo: $(LIGHT)  ## Train a small CNN on digits under hooks, write build/report.h
 
 test: $(FULL)  ## Run the tests (PYTEST_ARGS="-k name -x" to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-types: $(FULL)  ## Run a part of the tests with all that goes in and out checked against its annotation
+	PYTEST_PLUGINS=tests.beartyped $(BIN)/python -m pytest $(PYTEST_ARGS) $(TYPED_TESTS)
+
+test-wheel: wheel  ## Install the wheel where the sources can not be seen, run a part of the tests against it
+	.ci/test-wheel $(WHEEL_TESTS)
 
 check: $(FULL)  ## Lint, format, types, import directions, spelling
 	$(BIN)/ruff check
@@ -47,6 +59,10 @@ docs: $(SITE)  ## Build the documentation in build/site; a warning or a dead lin
 
 bench: $(FULL)  ## Measure overheads, write a table as Markdown and JSON
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+wheel: $(FULL)  ## Build wheel and sdist in dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build --directory dist
 
 coverage: $(FULL)  ## Run the tests and show the lines they missed
 	$(BIN)/coverage erase

@@ -1,8 +1,14 @@
 """The top of the package, whose names are loaded on first use."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
 import hookline
+from hookline import edits, function_hooks, module_hooks
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_a_misspelt_name_is_told_with_the_near_one():
@@ -17,3 +23,14 @@ def test_every_public_name_can_be_loaded():
     """Names that are loaded late must lead somewhere."""
     assert [name for name in hookline.__all__ if not hasattr(hookline, name)] == []
     assert set(hookline.__all__) == set(dir(hookline))
+
+
+def test_every_public_name_is_typed_in_the_api_file():
+    """`tests/typing/api.py`, which checkers read, uses each of them as users do."""
+    used = {
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for node in ast.walk(ast.parse((ROOT / "tests/typing/api.py").read_text()))
+        if isinstance(node, ast.Attribute | ast.Name)
+    }
+    modules = hookline, edits, function_hooks, module_hooks
+    assert {name for module in modules for name in module.__all__} - used == set()

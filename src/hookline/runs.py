@@ -16,9 +16,11 @@ from hookline.report.formats import is_known
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from torch import nn
+    from torch.nn import Module
 
+    from hookline.record.measures import Level
     from hookline.record.writer import Writer
+    from hookline.torch_base.select import Where
 
 
 class Run(RunData):
@@ -121,15 +123,15 @@ def load_run(path: str | Path) -> Run:
 
 def record(  # noqa: PLR0913 - one keyword for each thing to measure
     path: str | Path | None = None,
-    *models: nn.Module,
+    *models: Module,
     time: bool = True,
     nonfinite: bool = True,
     stats: bool = False,
     memory: bool = False,
     flops: bool = False,
     print: bool = False,  # noqa: A002 - as the option of `hookline run`
-    level: str = "module",
-    where: Any = None,
+    level: Level = "module",
+    where: Where = None,
     every: int = 100,
 ) -> Recording:
     """Measure what models do while a `with` block runs, in all threads, and keep it.
@@ -240,7 +242,7 @@ def _check_path(path: object) -> None:
         raise HookValueError(msg)
 
 
-def _check(models: Sequence[nn.Module], patterns: Iterable[Any]) -> None:
+def _check(models: Sequence[Module], patterns: Iterable[Any]) -> None:
     """Refuse patterns that match nothing in any of the models, while that can be known."""
     from hookline.errors import SelectionError
     from hookline.torch_base.select import check_model, select

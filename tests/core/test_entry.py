@@ -8,8 +8,17 @@ from hookline.core.phases import Phase
 PRE, POST, BACK_PRE, BACK = Phase
 
 
+class Callback(str):
+    """Is known by its text."""
+
+    __slots__ = ()
+
+    def __call__(self, call):
+        """Nothing calls it here."""
+
+
 def entry(name, *phases, **options):
-    callbacks = {phase: f"{name} at {phase}" for phase in phases}
+    callbacks = {phase: Callback(f"{name} at {phase}") for phase in phases}
     return Entry(name, callbacks, name=name, **options)
 
 

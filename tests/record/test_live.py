@@ -185,7 +185,7 @@ def test_live_shows_what_it_sees_until_it_is_stopped(terminal):
         seen.append(len(seen) * 10)
         return Glance({"Net": seen[-1]}, None, 0)
 
-    live = Live(look, terminal, interval=0.01)
+    live = Live(look, terminal.fileno(), interval=0.01)
     live.start()
     wait_for(lambda: len(seen) > 3)
     assert terminal.lines[-1].startswith("hookline 0:0")
@@ -203,7 +203,7 @@ def test_a_fault_of_ours_ends_it_and_is_told(terminal):
     def look():
         raise error
 
-    live = Live(look, terminal, interval=0.01)
+    live = Live(look, terminal.fileno(), interval=0.01)
     live.start()
     assert live.stop() is error
     assert terminal.lines == [""] * LINES
@@ -214,7 +214,7 @@ def test_a_terminal_that_goes_away_ends_it_quietly(terminal, monkeypatch):
         raise OSError(errno.EIO, "gone")
 
     monkeypatch.setattr(BottomLine, "show", gone)
-    live = Live(lambda: Glance({}, None, None), terminal, interval=0.01)
+    live = Live(lambda: Glance({}, None, None), terminal.fileno(), interval=0.01)
     live.start()
     assert live.stop() is None
 

@@ -71,3 +71,13 @@ def test_the_bounds_in_the_documentation_are_those_of_the_source():
     assert f"the first {EVENTS:,} calls and the last {EVENTS:,}" in page
     assert INTERVAL == 1.0
     assert "once a second" in page
+
+
+def test_the_columns_stand_in_the_order_that_files_have_had():
+    """What `SELECT *` gives is known by its place."""
+    whose = ["root", "path", "type", "level", "mode"]
+    times = ["calls", "self_time", "total_time", "minimum", "median", "maximum", "name", "clock"]
+    assert list(columns_of("times")) == [*whose, "direction", *times]
+    assert list(columns_of("memory"))[:6] == [*whose, "calls"]
+    events = ["name", "index", "pass_number", "step", "thread", "begin", "duration"]
+    assert list(columns_of("events")) == [*whose, "direction", *events]

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -118,7 +119,7 @@ def test_events_that_nest_do_so_in_the_trace(spans, data):
         begin = outer[0] + length
     first = sample()[EventRow][0]
     rows = [replace(first, begin=a / 1e9, duration=d / 1e9) for a, d in nested]
-    rank = Rank(None, {RunRow: sample()[RunRow], EventRow: rows})
+    rank = Rank(Path(), {RunRow: sample()[RunRow], EventRow: rows})
     stack = []
     for each in (each for each in trace_of(rank) if each["ph"] == "X"):
         start, stop = round(each["ts"] * 1e3), round((each["ts"] + each["dur"]) * 1e3)
@@ -156,7 +157,7 @@ def test_tensorboard_gets_histograms_of_magnitudes(run):
     bins[10], bins[12] = 3, 5
     row = replace(run.rows(StatsRow)[0], histogram=tuple(bins))
     writer = Writer()
-    add_to(writer, RunData([Rank(None, {StatsRow: [row], RunRow: run.rows(RunRow)})]))
+    add_to(writer, RunData([Rank(Path(), {StatsRow: [row], RunRow: run.rows(RunRow)})]))
     [found] = writer.histograms.values()
     assert found["bucket_counts"] == [3, 0, 5]
     assert found["bucket_limits"] == list(edges()[11:14])

@@ -4,6 +4,7 @@ import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
@@ -409,7 +410,7 @@ def test_ranks_are_chosen_and_compared(show):
     go(page, "ranks")
     processes, calls = page.locator("#panel section").all()
     assert column(processes, "rank") == ["0", "1"]
-    kept = RunData([Rank(None, tables) for tables in ranks])
+    kept = RunData([Rank(Path(), tables) for tables in ranks])
     rows = {(row.path, row.direction): row for row in over_ranks(kept) if row.mode == "train"}
     shown = {(row["module or function"], row["direction"]): row for row in table(calls)}
     row, found = rows["head", "backward"], shown["head", "backward"]

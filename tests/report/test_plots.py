@@ -1,6 +1,7 @@
 """Plots of a run: what is drawn are the run's numbers."""
 
 import builtins
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.record.sample import SLOW, paths, sample
 
 @pytest.fixture
 def run():
-    return RunData([Rank(None, sample())])
+    return RunData([Rank(Path(), sample())])
 
 
 def test_time_is_the_sum_of_each_modules_own(run):
@@ -34,7 +35,7 @@ def test_time_is_the_sum_of_each_modules_own(run):
 
 
 def test_only_the_largest_are_drawn_and_it_is_said():
-    axes = plot(RunData([Rank(None, sample(blocks=20))]), "time").axes[0]
+    axes = plot(RunData([Rank(Path(), sample(blocks=20))]), "time").axes[0]
     assert len(axes.containers[0]) == MOST
     assert axes.get_ylabel() == f"{MOST} of {len(list(paths(20))) - 1}"
 
@@ -71,7 +72,7 @@ def test_passes_are_lines_of_the_roots(run):
 def test_r10_what_cannot_be_drawn_says_why(run):
     with pytest.raises(HookValueError, match="'tim' is no plot; choose one of time, activations"):
         plot(run, "tim")
-    empty = RunData([Rank(None, {RunRow: sample()[RunRow]})])
+    empty = RunData([Rank(Path(), {RunRow: sample()[RunRow]})])
     with pytest.raises(
         HookValueError, match="nothing for the plot 'updates'; record it with --stats"
     ):
@@ -81,10 +82,10 @@ def test_r10_what_cannot_be_drawn_says_why(run):
 def test_a_file_gets_the_first_plot_that_there_is_something_for(tmp_path):
     tables = sample()
     del tables[TimeRow]
-    write_plot(RunData([Rank(None, tables)]), tmp_path / "run.svg")
+    write_plot(RunData([Rank(Path(), tables)]), tmp_path / "run.svg")
     assert "Activations by module" in (tmp_path / "run.svg").read_text()
     with pytest.raises(HookValueError, match="nothing to draw"):
-        write_plot(RunData([Rank(None, {})]), tmp_path / "other.svg")
+        write_plot(RunData([Rank(Path(), {})]), tmp_path / "other.svg")
 
 
 def test_r10_a_missing_extra_is_named(run, monkeypatch):

@@ -1,8 +1,11 @@
 """The public API as users type it. Never run; pyright checks it."""
 
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any, assert_type
 
 import torch
@@ -11,11 +14,16 @@ from torch import Tensor, nn
 import hookline
 from hookline import (
     BackwardHook,
+    BackwardHookGate,
+    ForwardHook,
+    ForwardPreHook,
     FunctionCall,
     FunctionHook,
     FunctionNode,
+    GradInput,
     HookHandle,
     HookKind,
+    HookRegistry,
     Hooks,
     Inputs,
     ModuleCall,
@@ -47,11 +55,24 @@ def double(gradient: Tensor, /) -> Tensor:
     return gradient * 2
 
 
+def masked(value: Any, /) -> Inputs:
+    return Inputs((value,), {"mask": None})
+
+
+def normed(value: Tensor, output: Tensor, /) -> Tensor:
+    return output / output.norm()
+
+
 backward: BackwardHook = double
+before: ForwardPreHook = masked
+after: ForwardHook = normed
+hooks.add_backward_hook(lambda value, output: output)  # pyright: ignore[reportArgumentType]
 assert_type(hooks.add_backward_hook(double), HookHandle)
 assert_type(hooks.add_forward_pre_hook(lambda value: value), HookHandle)
 assert_type(hooks.add_forward_hook(lambda value, output: output), HookHandle)
 assert_type(HookKind.backward.phase, Phase)
+assert_type(hooks.registry, HookRegistry)
+assert_type(BackwardHookGate(hooks.registry)(torch.ones(2)), Tensor)
 assert_type(Inputs((1,), {"mask": None}).kwargs, dict[str, Any])
 
 
@@ -61,7 +82,29 @@ def pre(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inp
 
 with hookline.register_forward_pre_hook(linear, pre) as handle:
     assert_type(handle, HookHandle)
+
+
+def clip(module: nn.Linear, grad_input: GradInput, grad_output: tuple[Tensor]) -> Tensor:
+    assert_type(grad_input.kwargs, dict[str, Any])
+    return grad_output[0].clamp(-module.in_features, module.in_features)
+
+
+# A lambda's parameters are known by their number, and what needs another module is refused.
+hookline.register_forward_pre_hook(linear, lambda module, args: (args[0] * module.in_features,))
+hookline.register_forward_pre_hook(linear, lambda module, args, kwargs: (args, {**kwargs}))
+hookline.register_forward_hook(linear, lambda module, args, output: output * module.in_features)
+hookline.register_forward_hook(linear, lambda module, args, kwargs, output: kwargs.get("mask"))
+hookline.register_forward_hook(linear, lambda module, args: None)  # pyright: ignore[reportCallIssue, reportArgumentType]
+hookline.register_forward_hook(linear, lambda m, a, output: output, with_kwargs=True)  # pyright: ignore[reportCallIssue, reportArgumentType]
+hookline.register_full_backward_pre_hook(linear, lambda module, grad_output: grad_output)
+hookline.register_full_backward_hook(linear, clip)
+hookline.register_full_backward_hook(nn.ReLU(), clip)  # pyright: ignore[reportArgumentType]
+hookline.register_module_forward_pre_hook(lambda module, args, kwargs: module.training)
 hookline.register_module_forward_hook(print, prepend=True, with_kwargs=False, always_call=True)
+hookline.register_module_forward_hook(lambda module, args, kwargs, output: kwargs)
+hookline.register_module_full_backward_pre_hook(lambda module, grad_output: None)
+hookline.register_module_full_backward_hook(lambda module, grad_input, grad_output: None)
+hookline.register_module_full_backward_hook(clip)  # pyright: ignore[reportArgumentType]
 
 
 class Watcher(ModuleHook):
@@ -85,7 +128,15 @@ with Watcher() as watcher, Watcher().renamed("second") as second:
     assert_type(watcher, Watcher)
     assert_type(second, Watcher)
 
+assert_type(hookline.add_hook(linear, Watcher(), "mine"), HookHandle)
+hookline.add_hook(linear, Functions())  # pyright: ignore[reportArgumentType]
+hookline.delete_hook(linear, "mine")
+assert_type(hookline.get_module_hooks(), Mapping[str, ModuleHook])
+assert_type(hookline.get_function_hooks(), Mapping[str, FunctionHook])
+with hookline.paused():
+    linear(torch.ones(2))
 assert_type(hookline.hooks_of(linear), list[Registration])
+hookline.clear_hooks(linear)
 assert_type(hookline.TimerHook().rows(), list[TimeRow])
 assert_type(hookline.module_hooks.TimerHook().total_time(), float)
 with hookline.module_hooks.FlopHook() as flops, hookline.function_hooks.FlopHook() as by_function:
@@ -136,6 +187,8 @@ with hookline.patch(
     assert_type(patched.edits[0].path, str)
     assert_type(patched.edits[0].edit, hookline.Edit)
     assert_type(patched.silent(), list[Silent])
+edits.apply(torch.relu, at=edits.head(1, 4))
+edits.apply(lambda value, call: value * call.index, with_call=True)
 edits.scale("twice")  # pyright: ignore[reportArgumentType]
 edits.zero(calls="first")  # pyright: ignore[reportArgumentType]
 
@@ -160,4 +213,33 @@ function_hooks.AttentionHook(reduce=lambda weights: weights.mean(1))
 
 node = FunctionNode(torch.relu)
 node.add_hook(Functions())
-hookline.Typo  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnusedExpression]
+
+with hookline.record("run.hookline", linear, stats=True, level="both", where="encoder.*") as run:
+    assert_type(run.to_rows("memory"), list[dict[str, Any]])
+    assert_type(run.rows(TimeRow), list[TimeRow])
+    run.export("report.html")
+kept: hookline.Run = run
+assert_type(hookline.load_run("run.hookline"), hookline.Run)
+hookline.record(linear)  # pyright: ignore[reportArgumentType]
+hookline.record(level="modules")  # pyright: ignore[reportArgumentType]
+hookline.record(where=3)  # pyright: ignore[reportArgumentType]
+
+try:
+    hookline.select(linear, "fc")
+except (
+    hookline.CaptureError,
+    hookline.CaptureKeyError,
+    hookline.CaptureLimitError,
+    hookline.CompileError,
+    hookline.HookNameError,
+    hookline.HookTypeError,
+    hookline.HookValueError,
+    hookline.MissingExtraError,
+    hookline.NonFiniteError,
+    hookline.RunFileError,
+    hookline.SelectionError,
+) as error:
+    base: hookline.HooklineError = error
+warning: type[UserWarning] = hookline.HookWarning
+assert_type(hookline.__version__, str)
+hookline.Typo  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

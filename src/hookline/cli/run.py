@@ -19,6 +19,7 @@ from hookline.report.formats import is_known
 
 if TYPE_CHECKING:
     from hookline.record.live import Live
+    from hookline.record.measures import Level
     from hookline.record.writer import Writer
 
 MEASURES = {
@@ -120,7 +121,7 @@ class Options:
     """What the user asked for; the fields are the options of `run`."""
 
     measures: tuple[str, ...]
-    level: str
+    level: Level
     where: tuple[str, ...]
     every: int
     outputs: tuple[str, ...]
@@ -277,7 +278,7 @@ def _live(writer: Writer, stderr: Any, say: Any) -> Live | None:
         if os.environ.get("TERM") == "dumb" or not stderr.isatty():
             say("--live needs a terminal, and stderr is none; the program runs without the line")
             return None
-        return Live(writer.glance, stderr)
+        return Live(writer.glance, stderr.fileno())
     except Exception:  # noqa: BLE001 (whatever our fault is)
         _say_fault(stderr, "could not start --live; the program runs without the line")
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from hookline.core.phases import Phase
 from hookline.errors import HookTypeError
@@ -38,6 +38,7 @@ class Inputs:
         return f"Inputs({self.args!r}, {self.kwargs!r})"
 
 
+@runtime_checkable
 class Root(Protocol):
     """What a pass knows of its root."""
 

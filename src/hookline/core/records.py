@@ -6,16 +6,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class TimeRow:
-    """The time of all calls of one module or function, in one mode and direction.
-
-    All times are in seconds.
-
-    Example:
-        >>> row = TimeRow("Net", "head", "Linear", "module", "train", "forward", 1, *[0.5] * 5)
-        >>> row.calls, row.total_time
-        (1, 0.5)
-    """
+class Row:
+    """What has the numbers of a row: a module or function, in one mode."""
 
     root: str
     """The topmost module that contains it, by class name; `""` outside any module."""
@@ -30,8 +22,28 @@ class TimeRow:
     """`"module"` or `"function"`."""
     mode: str
     """`"train"`, `"eval"` or `"no_grad"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectedRow(Row):
+    """What has the numbers of a row, and the direction in which they were measured."""
+
     direction: str
     """`"forward"`, `"backward"`, or `"recompute"`: a forward repeated by checkpointing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRow(DirectedRow):
+    """The time of all calls of one module or function, in one mode and direction.
+
+    All times are in seconds.
+
+    Example:
+        >>> row = TimeRow("Net", "head", "Linear", "module", "train", "forward", 1, *[0.5] * 5)
+        >>> row.calls, row.total_time
+        (1, 0.5)
+    """
+
     calls: int
     """How many calls the times below are of."""
     self_time: float
@@ -51,7 +63,7 @@ class TimeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class FlopRow:
+class FlopRow(DirectedRow):
     """The FLOPs of all calls of one module or function, in one mode and direction.
 
     A multiplication and the addition that goes with it count as two. What ran outside of every
@@ -64,18 +76,6 @@ class FlopRow:
         (640, 640)
     """
 
-    root: str
-    """The topmost module that contains it, by class name; `""` outside any module."""
-    path: str | None
-    """The module's path; of a function, that of the module that called it, `None` outside any."""
-    type: str
-    """The class name of the module; `""` for a function."""
-    level: str
-    """`"module"` or `"function"`."""
-    mode: str
-    """`"train"`, `"eval"` or `"no_grad"`."""
-    direction: str
-    """`"forward"`, `"backward"`, or `"recompute"`: a forward repeated by checkpointing."""
     calls: int
     """How many calls the numbers below are of; 0 for what ran outside of every call."""
     self_flops: int
@@ -89,7 +89,7 @@ class FlopRow:
 
 
 @dataclass(frozen=True, slots=True)
-class UncountedRow:
+class UncountedRow(DirectedRow):
     """An operator that does matrix work, or may do it, and whose FLOPs are not known.
 
     Example:
@@ -99,18 +99,6 @@ class UncountedRow:
         ('aten._trilinear', 3)
     """
 
-    root: str
-    """The topmost module that contains the caller, by class name; `""` outside any module."""
-    path: str | None
-    """The path of the module that ran it; `None` outside any."""
-    type: str
-    """The class name of that module; `""` for a function."""
-    level: str
-    """`"module"` or `"function"`."""
-    mode: str
-    """`"train"`, `"eval"` or `"no_grad"`."""
-    direction: str
-    """`"forward"`, `"backward"` or `"recompute"`."""
     operator: str
     """The operator, such as `aten._trilinear`."""
     calls: int
@@ -161,7 +149,7 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
-class NonFiniteRow:
+class NonFiniteRow(DirectedRow):
     """A module or function where NaN or Inf was seen: the first time in full, and how often.
 
     Example:
@@ -173,18 +161,6 @@ class NonFiniteRow:
         ('head', 'producer', 3)
     """
 
-    root: str
-    """The topmost module that contains it, by class name; `""` outside any module."""
-    path: str | None
-    """The module's path; of a function, that of the module that called it, `None` outside any."""
-    type: str
-    """The class name of the module; `""` for a function."""
-    level: str
-    """`"module"` or `"function"`."""
-    mode: str
-    """`"train"`, `"eval"` or `"no_grad"`."""
-    direction: str
-    """`"forward"` or `"backward"`."""
     verdict: str
     """`"producer"`: what it was given and its parameters were finite; `"propagator"`: it was given
     something that was not, or a call inside it made it; `"bad parameter"`: a parameter or buffer is
@@ -221,7 +197,7 @@ class NonFiniteRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StatsRow:
+class StatsRow(DirectedRow):
     """The numbers in one tensor of a module or function, over all calls that were looked at.
 
     Values that are not finite are counted, and left out of everything else.
@@ -233,18 +209,6 @@ class StatsRow:
         ('output', 0.5)
     """
 
-    root: str
-    """The topmost module that contains it, by class name; `""` outside any module."""
-    path: str | None
-    """The module's path; of a function, that of the module that called it, `None` outside any."""
-    type: str
-    """The class name of the module; `""` for a function."""
-    level: str
-    """`"module"` or `"function"`."""
-    mode: str
-    """`"train"`, `"eval"` or `"no_grad"`."""
-    direction: str
-    """`"forward"` (outputs) or `"backward"` (gradients of outputs)."""
     leaf: str
     """The tensor: `output.hidden_states[2]`, `grad_output[0]`."""
     calls: int
@@ -322,7 +286,7 @@ class ParameterRow:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryRow:
+class MemoryRow(Row):
     """What one module or function holds in memory after its forward, in one mode; in bytes.
 
     What does not say otherwise is of all its calls in one pass, added up as each of them ended: the
@@ -335,16 +299,6 @@ class MemoryRow:
         ('head', 400)
     """
 
-    root: str
-    """The topmost module that contains it, by class name; `""` outside any module."""
-    path: str | None
-    """The module's path; of a function, that of the module that called it, `None` outside any."""
-    type: str
-    """The class name of the module; `""` for a function."""
-    level: str
-    """`"module"` or `"function"`."""
-    mode: str
-    """`"train"`, `"eval"` or `"no_grad"`."""
     calls: int
     """How many calls there were in all."""
     passes: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -21,6 +21,7 @@ class Reading(NamedTuple):
     peak: int
 
 
+@runtime_checkable
 class Allocator(Protocol):
     """Where the figures come from.
 

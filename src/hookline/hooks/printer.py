@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from hookline.core.stream import Writable, print_to
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.values import value_text
 from hookline.modules.hook import ModuleHook
@@ -21,16 +21,13 @@ if TYPE_CHECKING:
 class Printer:
     """What the printers of both levels have in common."""
 
-    def __init__(self, file: TextIO | None = None) -> None:
+    def __init__(self, file: Writable | None = None) -> None:
         self._file = file
 
     def _line(self, phase: str, call: Any, values: Iterable[tuple[str, Tensor | None]]) -> None:
         repeated = " (recomputing)" if call.recomputing else ""
         shown = "; ".join(f"{name} {value_text(tensor)}" for name, tensor in values)
-        out = sys.stdout if self._file is None else self._file
-        out.write(f"{phase} {call.label}{repeated}: {shown}\n")
-        if hasattr(out, "flush"):
-            out.flush()
+        print_to(self._file, f"{phase} {call.label}{repeated}: {shown}\n")
 
 
 class ModulePrintHook(Printer, ModuleHook):

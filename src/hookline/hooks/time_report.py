@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
+from hookline.core.stream import Writable, print_to
 from hookline.errors import HookValueError
 
 UNITS: Final = {"sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def print_times(
-    title: str, summary: Mapping[str, Mapping[str, Any]], unit: str, file: TextIO | None
+    title: str, summary: Mapping[str, Mapping[str, Any]], unit: str, file: Writable | None
 ) -> None:
     """Print a summary of times.
 
@@ -33,11 +33,8 @@ def print_times(
     rows = [(title, "ElapsedTime", "Occurrence", "SelfTime", "Forward", "Backward")]
     rows += [_cells(name, row, unit) for name, row in summary.items()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    out = sys.stdout if file is None else file
-    for row in rows:
-        out.write("  ".join(map(str.rjust, row, widths)) + "\n")
-    if hasattr(out, "flush"):
-        out.flush()
+    lines = ("  ".join(map(str.rjust, row, widths)) for row in rows)
+    print_to(file, "".join(f"{line}\n" for line in lines))
 
 
 def _cells(name: str, row: Mapping[str, Any], unit: str) -> tuple[str, ...]:

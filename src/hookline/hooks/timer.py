@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from hookline.core.records import TimeRow
+from hookline.core.stream import Writable
 from hookline.errors import HookValueError
 from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
 from hookline.hooks.meter import Measured, Timed, TimeMeter
@@ -79,7 +80,7 @@ class Timer:
             entry[row.direction] = _added(entry.get(row.direction), row)
         return found
 
-    def print_report(self, unit: str = "auto", file: TextIO | None = None) -> None:
+    def print_report(self, unit: str = "auto", file: Writable | None = None) -> None:
         """Print a table of what was measured: Chainer's three columns, then ours.
 
         Args:

@@ -8,112 +8,33 @@ removed hook is never called again; nothing is put on the module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Literal, TypeVar, overload
 
 from torch import nn
 
-from hookline.core.calls import Inputs
 from hookline.core.entry import Callback, Entry
 from hookline.core.handle import HookHandle
 from hookline.core.names import hook_name
 from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
-from hookline.errors import HookTypeError
-from hookline.modules.call import ModuleCall
+from hookline.modules import adapters
 from hookline.modules.places import everywhere, registry_of
-from hookline.modules.replace import new_inputs, new_output
-from hookline.modules.signature import FORWARD, FORWARD_PRE, takes_kwargs
+from hookline.modules.protocols import (
+    FullForwardHook,
+    PlainForwardHook,
+    TorchBackwardHook,
+    TorchBackwardPreHook,
+    TorchForwardPreHook,
+)
 from hookline.modules.targets import check_callable_module, check_hook
-from hookline.torch_base.tree import describe
 
-
-def _forward_pre(hook: Callable[..., Any], *, with_kwargs: bool | None) -> Callback:
-    name = f"forward pre-hook {hook_name(hook)}"
-    if not takes_kwargs(hook, FORWARD_PRE, with_kwargs):
-
-        def plain(call: ModuleCall) -> None:
-            value = hook(call.module, call.args)
-            if value is not None:
-                call.args, call.kwargs = new_inputs(call, value, name)
-
-        return plain
-
-    def complete(call: ModuleCall) -> None:
-        value = hook(call.module, call.args, call.kwargs)
-        if value is not None:
-            call.args, call.kwargs = new_inputs(call, _as_inputs(value), name)
-
-    return complete
-
-
-def _as_inputs(value: object) -> object:
-    """`(args, kwargs)`, as torch's hooks with kwargs return it, are complete inputs."""
-    match value:
-        case (tuple() as args, dict() as kwargs) if type(value) is tuple:
-            return Inputs(args, kwargs)
-        case _:
-            return value
-
-
-def _forward(hook: Callable[..., Any], *, with_kwargs: bool | None) -> Callback:
-    name = f"forward hook {hook_name(hook)}"
-    if not takes_kwargs(hook, FORWARD, with_kwargs):
-
-        def plain(call: ModuleCall) -> None:
-            value = hook(call.module, call.args, call.out)
-            if value is not None:
-                call.out = new_output(call, value, name)
-
-        return plain
-
-    def complete(call: ModuleCall) -> None:
-        value = hook(call.module, call.args, call.kwargs, call.out)
-        if value is not None:
-            call.out = new_output(call, value, name)
-
-    return complete
-
-
-def _backward_pre(hook: Callable[..., Any]) -> Callback:
-    name = f"backward pre-hook {hook_name(hook)}"
-
-    def callback(call: ModuleCall) -> None:
-        module = call.found()
-        if module is None:  # made for one call, such as a loss
-            return
-        value = hook(module, call.grad_output)
-        if value is not None:
-            call.replace_grad_output(value, name)
-
-    return callback
-
-
-def _backward(hook: Callable[..., Any]) -> Callback:
-    name = f"backward hook {hook_name(hook)}"
-
-    def callback(call: ModuleCall) -> None:
-        module = call.found()
-        if module is None:  # made for one call, such as a loss
-            return
-        value = hook(module, call.grad_input, call.grad_output)
-        if value is not None:
-            if call.inputs_outline is None:
-                msg = (
-                    f"{name} of {call.describe()} returned {describe(value)}, but was registered "
-                    "after the forward, when the gradients of the inputs flow on already; register "
-                    "it before the forward, or return None"
-                )
-                raise HookTypeError(msg)
-            call.replace_grad_input(value, name)
-
-    return callback
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def _add(
     registry: HookRegistry,
     phase: Phase,
-    hook: Callable[..., Any],
+    hook: object,
     callback: Callback,
     *,
     prepend: bool = False,
@@ -145,8 +66,8 @@ def _everywhere(hook: object) -> HookRegistry:
 
 
 def register_forward_pre_hook(
-    module: nn.Module,
-    hook: Callable[..., Any],
+    module: Module,
+    hook: TorchForwardPreHook[Module],
     *,
     prepend: bool = False,
     with_kwargs: bool | None = None,
@@ -181,13 +102,35 @@ def register_forward_pre_hook(
         >>> handle.remove()
     """
     registry = _registry(module, hook)
-    callback = _forward_pre(hook, with_kwargs=with_kwargs)
+    callback = adapters.forward_pre(hook, with_kwargs=with_kwargs)
     return _add(registry, Phase.FORWARD_PRE, hook, callback, prepend=prepend)
 
 
+@overload
 def register_forward_hook(
-    module: nn.Module,
-    hook: Callable[..., Any],
+    module: Module,
+    hook: PlainForwardHook[Module],
+    *,
+    prepend: bool = ...,
+    with_kwargs: Literal[False] | None = ...,
+    always_call: bool = ...,
+) -> HookHandle: ...
+
+
+@overload
+def register_forward_hook(
+    module: Module,
+    hook: FullForwardHook[Module],
+    *,
+    prepend: bool = ...,
+    with_kwargs: Literal[True] | None = ...,
+    always_call: bool = ...,
+) -> HookHandle: ...
+
+
+def register_forward_hook(
+    module: Module,
+    hook: PlainForwardHook[Module] | FullForwardHook[Module],
     *,
     prepend: bool = False,
     with_kwargs: bool | None = None,
@@ -221,12 +164,12 @@ def register_forward_hook(
         tensor([1., 1.])
     """
     registry = _registry(module, hook)
-    callback = _forward(hook, with_kwargs=with_kwargs)
+    callback = adapters.forward(hook, with_kwargs=with_kwargs)
     return _add(registry, Phase.FORWARD, hook, callback, prepend=prepend, always=always_call)
 
 
 def register_full_backward_pre_hook(
-    module: nn.Module, hook: Callable[..., Any], *, prepend: bool = False
+    module: Module, hook: TorchBackwardPreHook[Module], *, prepend: bool = False
 ) -> HookHandle:
     """Register a hook on the gradients of a module's outputs, which it may replace.
 
@@ -254,11 +197,11 @@ def register_full_backward_pre_hook(
         tensor([3., 3.])
     """
     registry = _registry(module, hook)
-    return _add(registry, Phase.BACKWARD_PRE, hook, _backward_pre(hook), prepend=prepend)
+    return _add(registry, Phase.BACKWARD_PRE, hook, adapters.backward_pre(hook), prepend=prepend)
 
 
 def register_full_backward_hook(
-    module: nn.Module, hook: Callable[..., Any], *, prepend: bool = False
+    module: Module, hook: TorchBackwardHook[Module], *, prepend: bool = False
 ) -> HookHandle:
     """Register a hook on the gradients of a module's inputs, which it may replace.
 
@@ -291,23 +234,43 @@ def register_full_backward_hook(
         True
     """
     registry = _registry(module, hook)
-    return _add(registry, Phase.BACKWARD, hook, _backward(hook), prepend=prepend)
+    return _add(registry, Phase.BACKWARD, hook, adapters.backward(hook), prepend=prepend)
 
 
 def register_module_forward_pre_hook(
-    hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool | None = None
+    hook: TorchForwardPreHook[nn.Module], *, prepend: bool = False, with_kwargs: bool | None = None
 ) -> HookHandle:
     """Register a forward pre-hook on all modules; they run before a module's own.
 
     Takes and returns what [register_forward_pre_hook][hookline.register_forward_pre_hook] does.
     """
     registry = _everywhere(hook)
-    callback = _forward_pre(hook, with_kwargs=with_kwargs)
+    callback = adapters.forward_pre(hook, with_kwargs=with_kwargs)
     return _add(registry, Phase.FORWARD_PRE, hook, callback, prepend=prepend)
 
 
+@overload
 def register_module_forward_hook(
-    hook: Callable[..., Any],
+    hook: PlainForwardHook[nn.Module],
+    *,
+    prepend: bool = ...,
+    with_kwargs: Literal[False] | None = ...,
+    always_call: bool = ...,
+) -> HookHandle: ...
+
+
+@overload
+def register_module_forward_hook(
+    hook: FullForwardHook[nn.Module],
+    *,
+    prepend: bool = ...,
+    with_kwargs: Literal[True] | None = ...,
+    always_call: bool = ...,
+) -> HookHandle: ...
+
+
+def register_module_forward_hook(
+    hook: PlainForwardHook[nn.Module] | FullForwardHook[nn.Module],
     *,
     prepend: bool = False,
     with_kwargs: bool | None = None,
@@ -318,12 +281,12 @@ def register_module_forward_hook(
     Takes and returns what [register_forward_hook][hookline.register_forward_hook] does.
     """
     registry = _everywhere(hook)
-    callback = _forward(hook, with_kwargs=with_kwargs)
+    callback = adapters.forward(hook, with_kwargs=with_kwargs)
     return _add(registry, Phase.FORWARD, hook, callback, prepend=prepend, always=always_call)
 
 
 def register_module_full_backward_pre_hook(
-    hook: Callable[..., Any], *, prepend: bool = False
+    hook: TorchBackwardPreHook[nn.Module], *, prepend: bool = False
 ) -> HookHandle:
     """Register a backward pre-hook on all modules; they run before a module's own.
 
@@ -331,11 +294,11 @@ def register_module_full_backward_pre_hook(
     [register_full_backward_pre_hook][hookline.register_full_backward_pre_hook] does.
     """
     registry = _everywhere(hook)
-    return _add(registry, Phase.BACKWARD_PRE, hook, _backward_pre(hook), prepend=prepend)
+    return _add(registry, Phase.BACKWARD_PRE, hook, adapters.backward_pre(hook), prepend=prepend)
 
 
 def register_module_full_backward_hook(
-    hook: Callable[..., Any], *, prepend: bool = False
+    hook: TorchBackwardHook[nn.Module], *, prepend: bool = False
 ) -> HookHandle:
     """Register a backward hook on all modules; they run before a module's own.
 
@@ -343,4 +306,4 @@ def register_module_full_backward_hook(
     [register_full_backward_hook][hookline.register_full_backward_hook] does.
     """
     registry = _everywhere(hook)
-    return _add(registry, Phase.BACKWARD, hook, _backward(hook), prepend=prepend)
+    return _add(registry, Phase.BACKWARD, hook, adapters.backward(hook), prepend=prepend)

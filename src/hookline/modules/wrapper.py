@@ -8,7 +8,7 @@ pickle of it is the bare layer; only its hooks, in the engine's side table, are 
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -29,6 +29,7 @@ from hookline.torch_base.tree import describe
 Layer = TypeVar("Layer", bound=nn.Module)
 
 
+@runtime_checkable
 class ForwardPreHook(Protocol):
     """Runs before the layer and may replace its input."""
 
@@ -37,6 +38,7 @@ class ForwardPreHook(Protocol):
         ...
 
 
+@runtime_checkable
 class ForwardHook(Protocol):
     """Runs after the layer and may replace its output."""
 
@@ -45,6 +47,7 @@ class ForwardHook(Protocol):
         ...
 
 
+@runtime_checkable
 class BackwardHook(Protocol):
     """Runs when the gradient of the output arrives, and may replace it."""
 

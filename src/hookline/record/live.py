@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hookline.core.thread import local
 from hookline.record.bottom import BottomLine
@@ -43,16 +43,16 @@ class Live:
 
     Args:
         look: tells how the run stands; waits for nothing.
-        terminal: a stream that is a terminal.
+        terminal: the descriptor of a terminal.
         interval: seconds between two looks, at least.
     """
 
     def __init__(
-        self, look: Callable[[], Glance], terminal: TextIO, interval: float = INTERVAL
+        self, look: Callable[[], Glance], terminal: int, interval: float = INTERVAL
     ) -> None:
         self._look: Final = look
         self._interval: Final = interval
-        self._line: Final = BottomLine(terminal.fileno())
+        self._line: Final = BottomLine(terminal)
         self._began: Final = time.monotonic()
         self._latest: Final[deque[tuple[float, int]]] = deque(maxlen=10)
         self._over: Final = threading.Event()

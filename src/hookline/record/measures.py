@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from hookline.core.scope import HookObject
 from hookline.errors import HookValueError
 
-LEVELS: Final = ("module", "function", "both")
+Level: TypeAlias = Literal["module", "function", "both"]
+LEVELS: Final = get_args(Level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Measures:
     """FLOPs, and operators that they are not known of."""
     print: bool = False
     """A line for each call, on stderr."""
-    level: str = "module"
+    level: Level = "module"
     """`"module"`, `"function"` or `"both"`."""
     every: int = 100
     """Of which passes statistics are made: each so-manyth."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
-from hookline.core.records import TimeRow
+from hookline.core.records import DirectedRow, TimeRow
 from hookline.record.runs import Rank, RunData
 
 RowT = TypeVar("RowT")
@@ -22,7 +22,7 @@ _Key = tuple[str, str | None, str, str, str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class RankRow:
+class RankRow(DirectedRow):
     """The mean time of a call of one module or function, over the processes that ran it.
 
     All times are in seconds, calls inside included.
@@ -33,18 +33,6 @@ class RankRow:
         1
     """
 
-    root: str
-    """As in the rows of times; so are the next seven."""
-    path: str | None
-    """The path."""
-    type: str
-    """The class name."""
-    level: str
-    """The level."""
-    mode: str
-    """The mode."""
-    direction: str
-    """The direction."""
     name: str
     """The function."""
     clock: str

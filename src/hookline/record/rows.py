@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hookline.core.records import DirectedRow
+
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
@@ -99,7 +101,7 @@ class PassRow:
 
 
 @dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(DirectedRow):
     """One call in one direction, in full: for the timeline of a pass.
 
     Example:
@@ -109,18 +111,6 @@ class EventRow:
         0
     """
 
-    root: str
-    """The root's name; `""` outside any module."""
-    path: str | None
-    """The module's path; of a function, that of the module that called it, `None` outside any."""
-    type: str
-    """The class name of the module; of a function, what is known of its kind, else `""`."""
-    level: str
-    """`"module"` or `"function"`."""
-    mode: str
-    """`"train"`, `"eval"` or `"no_grad"`."""
-    direction: str
-    """`"forward"`, `"backward"` or `"recompute"`."""
     name: str
     """The name of the function; `""` for a module."""
     index: int
@@ -175,9 +165,7 @@ class SeriesRow:
     @property
     def values(self) -> tuple[float, ...]:
         """The bins; NaN where there was nothing."""
-        numbers = array.array("f")
-        numbers.frombytes(self.packed)
-        return tuple(_little(numbers))
+        return tuple(array.array("f", _little(self.packed)))
 
 
 def pack(values: Iterable[float]) -> bytes:
@@ -187,13 +175,16 @@ def pack(values: Iterable[float]) -> bytes:
         >>> pack([0.5]).hex()
         '0000003f'
     """
-    return _little(array.array("f", values)).tobytes()
+    return _little(array.array("f", values).tobytes())
 
 
-def _little(numbers: array.array[float]) -> array.array[float]:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
+def _little(packed: bytes) -> bytes:
+    """Numbers of this machine in the file's order of bytes, and back."""
+    if sys.byteorder == "little":
+        return packed
+    numbers = array.array("f", packed)
+    numbers.byteswap()
+    return numbers.tobytes()
 
 
 @dataclass(frozen=True, slots=True)

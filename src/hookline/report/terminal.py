@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hookline.core.records import TimeRow
+from hookline.core.stream import Writable
 from hookline.errors import HookValueError
 from hookline.record.merge import first_line, remarks
 from hookline.record.rows import FaultRow, PassRow
@@ -46,11 +47,8 @@ _NARROWEST = 80
 
 
 @runtime_checkable
-class Stream(Protocol):
+class Stream(Writable, Protocol):
     """What a report is printed to: a file, a `StringIO`, a notebook's output."""
-
-    def write(self, text: str, /) -> object:
-        """Take some text."""
 
     def flush(self) -> object:
         """Pass on what was taken."""

@@ -228,12 +228,10 @@ def _deliver(stop: Stop, gradients: Gradients, thread: Thread) -> Gradients | No
     return None if current is gradients else tuple(current)
 
 
-def _stand_in(stand: Stand) -> Callable[..., tuple[Tensor, ...]]:
+def _stand_in(stand: Stand) -> Callable[..., Gradients | None]:
     original = stand.original
 
-    def engine_run_backward(
-        outputs: Sequence[Any], *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, ...]:
+    def engine_run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Gradients | None:
         thread = current_thread()
         if thread.busy or not stand.active or torch.compiler.is_compiling():
             return original(outputs, *args, **kwargs)
@@ -249,11 +247,11 @@ _ABSENT: Final = (None,) * 4
 
 
 def _run(
-    original: Callable[[], tuple[Tensor, ...]],
+    original: Callable[[], Gradients | None],
     outputs: Sequence[Any],
     inputs: Sequence[Any] | None,
     run: Run,
-) -> tuple[Tensor, ...]:
+) -> Gradients | None:
     thread = run.thread
     outer, hidden, depth = lent(), thread.hidden, thread.clock.depth
     runs = len(thread.runs)
@@ -286,8 +284,8 @@ def _run(
 
 
 def _with_functions_seen(
-    original: Callable[[], tuple[Tensor, ...]], thread: Thread
-) -> tuple[Tensor, ...]:
+    original: Callable[[], Gradients | None], thread: Thread
+) -> Gradients | None:
     """Run with the thread's function mode on, for what a checkpoint repeats.
 
     Torch has taken it off to handle the call of `backward`. Worker threads get what is on here.

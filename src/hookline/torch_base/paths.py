@@ -116,8 +116,7 @@ def way_to(model: nn.Module, path: str) -> list[nn.Module] | None:
     """
     way = _layers(model)
     for name in path.split(".") if path else ():
-        children = children_of(way[-1])  # of TorchScript, a mapping without `get`
-        child = children[name] if name in children else None  # noqa: SIM401
+        child = children_of(way[-1]).get(name)
         if child is None:
             return None
         way.extend(_layers(child))

@@ -116,7 +116,12 @@ compiling: Any = _find("_guards._TLS")
 modules of their own. The public `torch.compiler.is_compiling` is false then."""
 
 fx_flags: Any = _find("fx._symbolic_trace")
-"""The module whose flag tells that `torch.fx.symbolic_trace` runs; `is_fx_tracing` warns."""
+fx_flag: str = "_is_fx_tracing_flag"
+if hasattr(fx_flags, "_is_fx_tracing_tls"):  # from torch 2.14 on, each thread has its own
+    fx_flags, fx_flag = _find("fx._symbolic_trace._is_fx_tracing_tls"), "flag"
+else:
+    _find(f"fx._symbolic_trace.{fx_flag}")
+"""Where a flag tells that `torch.fx.symbolic_trace` runs, and its name; `is_fx_tracing` warns."""
 
 _find("autograd._engine_run_backward")
 """What every `backward` and `grad` goes through; hookline stands in its place while hooks are
@@ -193,7 +198,9 @@ says whether it is an alias of a leaf."""
 
 def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
     """The direct children by name, those under two names twice (`named_children` drops them)."""
-    return module._modules  # noqa: SLF001
+    children = module._modules  # noqa: SLF001
+    # Of TorchScript it has neither `get` nor an iterator.
+    return children if isinstance(children, dict) else dict(children.items())
 
 
 def parameters_of(module: nn.Module | None) -> Mapping[str, nn.Parameter | None]:

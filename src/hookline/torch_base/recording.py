@@ -20,6 +20,7 @@ from hookline.torch_base.private import (
     dispatch_mode,
     dispatch_mode_keys,
     dispatch_modes,
+    fx_flag,
     fx_flags,
     is_tracing,
 )
@@ -35,7 +36,7 @@ def recorded_by() -> str | None:
         return "torch.export" if torch.compiler.is_exporting() else _COMPILER
     if is_tracing():
         return "torch.jit.trace"
-    if fx_flags._is_fx_tracing_flag:  # noqa: SLF001 - its public reader asks for a compiler first
+    if fx_flags.__dict__.get(fx_flag):
         return "torch.export" if torch.compiler.is_exporting() else "torch.fx.symbolic_trace"
     if dispatch_modes() and dispatch_mode(_PROXY) is not None:
         return "torch.export" if torch.compiler.is_exporting() else "make_fx"
