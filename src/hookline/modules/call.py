@@ -77,6 +77,11 @@ class ModuleCall(Call):
         return self.key() if inner is None else inner()
 
     @property
+    def keys(self) -> tuple[Key[nn.Module], ...]:
+        """What the call may be known by: the module called, and that which a region was made of."""
+        return (self.key,) if self.region is None else (self.key, self.region)
+
+    @property
     def path(self) -> str:
         """The dotted name by which the module is being called; `""` is the root."""
         shared = self.shared_path

@@ -43,7 +43,8 @@ LEFT_OUT: Final[Reason] = (
 """The cause where a module around it was called."""
 _NEVER: Final = (
     "no call was seen; call module(...), not module.forward(...), and where torch.compile was put "
-    "around the model, watch what it returned"
+    "around the model, watch what it returned; in a function that was given to torch.compile, no "
+    "call is seen"
 )
 NEVER: Final[Reason] = ("never called", _NEVER)
 """The cause where nothing better is known."""
@@ -90,6 +91,25 @@ class Reasons:
             or self._left_out(path)
             or NEVER
         )
+
+    def of_functions(
+        self,
+        path: str,
+        module: nn.Module | None,
+        wanted: FunctionPattern,
+        called: Sequence[str] | None,
+    ) -> Reason:
+        """The likely cause for functions that a module never called.
+
+        Args:
+            path: the module's path when it was chosen.
+            module: the module; None if it is gone.
+            wanted: which were selected.
+            called: the names of those that the module called; None if it never ran.
+        """
+        if module is not None and _is_region(module):
+            return "compiled", _COMPILED
+        return self.of(path, module) if called is None else function_not_called(wanted, called)
 
     def _now_at(self, path: str) -> str:
         if self._model is None:

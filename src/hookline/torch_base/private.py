@@ -160,6 +160,14 @@ def compiler() -> Any:
     return _dynamo
 
 
+def is_eager() -> bool:
+    """Whether compiled models run as they are, by `torch.compiler.set_stance`, which has no reader.
+
+    To be asked once the compiler is there.
+    """
+    return compiler().eval_frame._stance.stance == "force_eager"  # noqa: SLF001
+
+
 COMPILED = "torch._dynamo.eval_frame.OptimizedModule"
 COMPILERS_OWN = "torch.fx._lazy_graph_module._LazyGraphModule"
 """What the compiler makes of its graphs, and calls in some backends; people's are without it."""
