@@ -5,7 +5,8 @@ They are looked up here, once, at import; a torch that lacks one is named in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -58,6 +59,27 @@ def is_repeating() -> bool:
     """
     hooks = _saved_tensor_hooks(True)  # noqa: FBT003 - whether or not something is traced
     return hooks is not None and getattr(hooks[1], "__qualname__", "").startswith(_repeating)
+
+
+_storing: str = _find("utils.checkpoint._checkpoint_hook").__qualname__
+_run_reentrant: Any = _find("utils.checkpoint.CheckpointFunction").forward.__code__
+
+
+def checkpointed_parts() -> Iterator[tuple[Any, str]]:
+    """Where the checkpoints whose parts run forward keep what they will run again.
+
+    An object and the name of its attribute. Of a non-reentrant one, the innermost, the hooks for
+    saved tensors lead to it; reentrant ones are among the frames, and only where gradients are off.
+    """
+    hooks = _saved_tensor_hooks(True)  # noqa: FBT003 - whether or not something is traced
+    if hooks is not None and getattr(hooks[0], "__qualname__", "").startswith(_storing):
+        free = zip(hooks[0].__code__.co_freevars, hooks[0].__closure__, strict=True)
+        yield dict(free)["frame"].cell_contents, "recompute_fn"
+    frame = None if torch.is_grad_enabled() else inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is _run_reentrant:
+            yield frame.f_locals["ctx"], "run_function"
+        frame = frame.f_back
 
 
 operator_schemas: Callable[[str], Any] = _find("_C._jit_get_schemas_for_operator")
