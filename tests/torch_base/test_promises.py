@@ -83,7 +83,7 @@ EDITS = [
 @pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
 @pytest.mark.parametrize("edits", EDITS, ids=str)
 def test_r8_a_patch_that_is_gone_is_an_error(reentrant, nested, edits, x):
-    """Gradients that belong to neither model are not given; kept open, they are the patched one's."""
+    """Gradients of neither model are not given; kept open, they are the patched one's."""
     plain, saving = nets(reentrant, nested=nested)
     with patch(plain, edits):
         plain(x).sum().backward()
@@ -115,7 +115,7 @@ def test_r8_the_same_patch_anew_will_do(reentrant, x):
 
 @both
 def test_r8_hook_objects_of_both_levels(reentrant, x):
-    """Whoever calls `replace`, in a scope or on a module, and whatever else is on in the backward."""
+    """Whoever calls `replace`, in a scope or on a module, whatever else is on later."""
 
     class Double(ModuleHook):
         def forward_postprocess(self, call):

@@ -172,6 +172,20 @@ APART = "_torchdynamo_disable"
 """The attribute by which `torch.compiler.disable` marks a function that stays out of graphs."""
 
 
+_stepping: Any = _find("optim.Optimizer.profile_hook_step")(lambda: None).__code__
+"""What runs an optimizer's step and calls the public hooks around it. These are told of the
+optimizer, and not of the step that it may be a part of."""
+
+
+def steps_around() -> Iterator[Any]:
+    """The optimizers whose steps run in this thread, innermost first."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is _stepping:
+            yield frame.f_locals["self"]
+        frame = frame.f_back
+
+
 def compiler() -> Any:
     """Dynamo, once it is there: the translator that traces now, its guards, its known code.
 

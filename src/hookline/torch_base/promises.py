@@ -1,8 +1,8 @@
 """Hooks that changed a forward which a checkpoint will repeat must be there when it does.
 
-Else the backward gets what an unchanged forward made, and gradients belong to neither. The engine may
-be off by then, so the checkpoint itself is given something to run: it puts a guard at each changed
-call whose hook is gone. Only a checkpoint's part with changes in it pays for that.
+Else the backward gets what an unchanged forward made, and gradients belong to neither. The engine
+may be off by then, so the checkpoint itself is given something to run: it puts a guard at each
+changed call whose hook is gone. Only a checkpoint's part with changes in it pays for that.
 """
 
 from __future__ import annotations
