@@ -238,7 +238,8 @@ def _named(hooks: Iterable[object]) -> _Named:
         if isinstance(given, Renamed):
             hook = given.hook
         if not isinstance(hook, ModuleHook | FunctionHook):
-            msg = f"watch takes ModuleHook and FunctionHook objects, not {no_hook(hook)}"
+            patterns = "; patterns go into where=" if isinstance(hook, str | list) else ""
+            msg = f"watch takes ModuleHook and FunctionHook objects, not {no_hook(hook)}{patterns}"
             raise HookTypeError(msg)
         named.append((hook, name))
     if not named:

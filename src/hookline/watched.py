@@ -30,24 +30,20 @@ class Seat:
         module: the module.
         called: what is called in its place, where it is wrapped or compiled.
         function: which functions of the module are meant; None for the module itself.
+        type: the class name of the module.
         entries: the module hooks that were put on it.
     """
 
-    __slots__ = ("_exact", "called", "entries", "function", "module", "path")
+    __slots__ = ("_exact", "called", "entries", "function", "module", "path", "type")
 
     def __init__(self, choice: Choice) -> None:
         self.path: Final = choice.path
         self.module: Final[Key[nn.Module]] = Key(choice.module)
         self.called: Final[Key[nn.Module]] = Key(choice.called)
         self.function: Final = choice.function
+        self.type: Final = class_names[type(choice.module)]
         self.entries: Final[list[Entry]] = []
         self._exact = choice.exact
-
-    @property
-    def type(self) -> str:
-        """The class name of the module; empty once it is gone."""
-        module = self.module()
-        return "" if module is None else class_names[type(module)]
 
     @property
     def choice(self) -> Choice | None:

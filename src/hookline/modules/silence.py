@@ -13,7 +13,7 @@ from torch import nn
 from hookline.core.calls import Key
 from hookline.core.patterns import FunctionPattern, did_you_mean
 from hookline.modules.places import in_regions
-from hookline.modules.targets import has_forward
+from hookline.modules.targets import has_forward, why_empty
 from hookline.torch_base.paths import way_to
 from hookline.torch_base.private import children_of, compiled_codes
 from hookline.torch_base.selection import listed
@@ -83,7 +83,8 @@ class Reasons:
             return "TorchScript", "no hook can run in it; watch the module before it is scripted"
         if not has_forward(module):
             below = listed(f"{path}.{name}" if path else name for name in children_of(module))
-            return "no forward", f"containers are never called; watch the modules in it: {below}"
+            advice = f"watch the modules in it: {below}" if below else why_empty(module)
+            return "no forward", f"containers are never called; {advice}"
         return (
             self._compiled(path)
             or self._fused(path, module)

@@ -10,11 +10,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
+from hookline.core.caller import caller_level
 from hookline.core.calls import Key
 from hookline.core.demand import Aim, demand
 from hookline.core.thread import local
@@ -22,9 +22,6 @@ from hookline.errors import HookWarning
 from hookline.torch_base import private
 from hookline.torch_base.selection import listed
 from hookline.torch_base.wrappers import inside, is_region
-
-_BETWEEN: Final = ("hookline.", "torch.")
-"""Where the frames are between the program's call of a model and the warning."""
 
 
 class ModuleAim(NamedTuple):
@@ -88,19 +85,7 @@ def tell_unreached(module: nn.Module) -> None:
             if _is_missed(aim, places[aim.key]):
                 found.setdefault(entry.name, []).append(aim.path or places[aim.key].path)
     if found:
-        warnings.warn(_message(found), HookWarning, stacklevel=_caller())
-
-
-def _caller() -> int:
-    """How far up the program's own call of the model is."""
-    level, frame = 1, sys._getframe(1)  # noqa: SLF001 - as `warnings` itself does
-    while _is_between(frame) and frame.f_back is not None:
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-def _is_between(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith(_BETWEEN)
+        warnings.warn(_message(found), HookWarning, stacklevel=caller_level())
 
 
 def _message(found: Mapping[str, Iterable[str]]) -> str:
