@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hookline.errors import HookWarning as HookWarning
     from hookline.errors import MissingExtraError as MissingExtraError
     from hookline.errors import NonFiniteError as NonFiniteError
+    from hookline.errors import RecomputeError as RecomputeError
     from hookline.errors import RunFileError as RunFileError
     from hookline.errors import SelectionError as SelectionError
     from hookline.function_hooks import TimerHook as TimerHook
@@ -108,6 +109,7 @@ else:
             "HooklineError",
             "MissingExtraError",
             "NonFiniteError",
+            "RecomputeError",
             "RunFileError",
             "SelectionError",
         ),

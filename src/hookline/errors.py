@@ -56,6 +56,10 @@ class CompileError(HooklineError, RuntimeError):
     """A module has hooks that cannot be part of the one graph that was asked for."""
 
 
+class RecomputeError(HooklineError, RuntimeError):
+    """A checkpoint repeats a forward without the hook that changed it when it ran first."""
+
+
 class HookWarning(UserWarning):
     """Hooks are left out of something, such as a program that is being recorded."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from hookline.errors import HookTypeError, HookValueError, MissingExtraError
 from hookline.record.runs import Rank, RunData, load
-from hookline.report.formats import is_known
+from hookline.report.formats import check_run_file, is_known
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -240,6 +240,8 @@ def _check_path(path: object) -> None:
     if path is not None and is_known(path):
         msg = f"{path} would be an export; record(None, …) and run.export({str(path)!r}) write it"
         raise HookValueError(msg)
+    if path is not None:
+        check_run_file(path)
 
 
 def _check(models: Sequence[Module], patterns: Iterable[Any]) -> None:

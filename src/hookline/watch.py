@@ -8,6 +8,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from torch import nn
 
+from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry
 from hookline.core.notes import add_detail
 from hookline.core.phases import Phase
@@ -20,6 +21,7 @@ from hookline.functions.hook import FunctionHook
 from hookline.modules.hook import ModuleHook
 from hookline.modules.places import registry_of
 from hookline.modules.targets import which_are_seen
+from hookline.modules.unreached import ModuleAim
 from hookline.torch_base.paths import roots
 from hookline.torch_base.select import Where, check_model, patterns_of, selection_in
 from hookline.torch_base.selection import Choice, Selection, listed
@@ -95,6 +97,7 @@ class Watch:
         prepend: bool = False,
     ) -> None:
         self._placed: list[tuple[HookRegistry, Entry]] = []
+        self._aimed: Final = where is not None
         named = _named(hooks)
         modules = [(hook, name) for hook, name in named if isinstance(hook, ModuleHook)]
         functions = [(hook, name) for hook, name in named if isinstance(hook, FunctionHook)]
@@ -136,6 +139,8 @@ class Watch:
                 placed.append((registry, entry))
                 put_object(registry, entry, module, prepend=prepend)
                 seat.entries.append(entry)
+                if self._aimed:
+                    demand.aims[entry] = (ModuleAim(seat.called, path),)
 
     def _put_on_functions(self, hooks: _Named, choices: Sequence[Choice], *, prepend: bool) -> None:
         for hook, name in reversed(hooks) if prepend else hooks:
@@ -143,6 +148,8 @@ class Watch:
             handle = register_chosen(hook, name, chosen, prepend=prepend)
             self._placed.append((handle.registry, handle.entry))
             self._watched.chosen.append((name, chosen))
+            if self._aimed:
+                demand.aims[handle.entry] = chosen.targets
 
     @property
     def selection(self) -> Selection:
@@ -231,7 +238,8 @@ def _named(hooks: Iterable[object]) -> _Named:
         if isinstance(given, Renamed):
             hook = given.hook
         if not isinstance(hook, ModuleHook | FunctionHook):
-            msg = f"watch takes ModuleHook and FunctionHook objects, not {no_hook(hook)}"
+            patterns = "; patterns go into where=" if isinstance(hook, str | list) else ""
+            msg = f"watch takes ModuleHook and FunctionHook objects, not {no_hook(hook)}{patterns}"
             raise HookTypeError(msg)
         named.append((hook, name))
     if not named:

@@ -14,7 +14,7 @@ from hookline.core.records import Silent
 from hookline.core.thread import local
 from hookline.errors import HookValueError
 from hookline.functions.chosen import Chosen
-from hookline.modules.silence import NO_GRADIENT, Reason, Reasons, function_not_called
+from hookline.modules.silence import NO_GRADIENT, Reason, Reasons
 from hookline.torch_base.paths import paths_in, roots
 from hookline.torch_base.selection import Choice, Selection
 from hookline.torch_base.wrappers import class_names
@@ -30,24 +30,20 @@ class Seat:
         module: the module.
         called: what is called in its place, where it is wrapped or compiled.
         function: which functions of the module are meant; None for the module itself.
+        type: the class name of the module.
         entries: the module hooks that were put on it.
     """
 
-    __slots__ = ("_exact", "called", "entries", "function", "module", "path")
+    __slots__ = ("_exact", "called", "entries", "function", "module", "path", "type")
 
     def __init__(self, choice: Choice) -> None:
         self.path: Final = choice.path
         self.module: Final[Key[nn.Module]] = Key(choice.module)
         self.called: Final[Key[nn.Module]] = Key(choice.called)
         self.function: Final = choice.function
+        self.type: Final = class_names[type(choice.module)]
         self.entries: Final[list[Entry]] = []
         self._exact = choice.exact
-
-    @property
-    def type(self) -> str:
-        """The class name of the module; empty once it is gone."""
-        module = self.module()
-        return "" if module is None else class_names[type(module)]
 
     @property
     def choice(self) -> Choice | None:
@@ -142,11 +138,11 @@ class Watched:
             called = chosen.called_by(seat.called)
             if chosen.targets[place].fired or (seat.function is None and seat.called in ran):
                 continue
-            if seat.function is not None and seat.called in ran:
-                yield name, function_not_called(seat.function, called)
+            if seat.function is None:
+                yield name, reasons.of(seat.path, seat.module())
             else:
-                path = seat.path if seat.function is None else seat.path.rpartition(":")[0]
-                yield name, reasons.of(path, seat.module())
+                path, known = seat.path.rpartition(":")[0], called if seat.called in ran else None
+                yield name, reasons.of_functions(path, seat.module(), seat.function, known)
 
     def _ran(self) -> set[object]:
         """The modules that are known to have run while it was open."""

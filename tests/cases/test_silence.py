@@ -134,6 +134,24 @@ def test_c38_what_runs_later_is_listed_no_more():
         assert [row.path for row in watched.silent()] == ["unused"]
 
 
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("where", ["outer", "inner", "in place"])
+def test_c38_compiled(where):
+    """Of what a compiled region hides nobody knows whether it ran: that is told, at once."""
+    net = HalfUsed()
+    fast = net if where == "in place" else torch.compile(net, backend="aot_eager")
+    if where == "in place":
+        net.compile(backend="aot_eager")
+    told = pytest.warns(hookline.HookWarning, match="on 'used', 'unused'")
+    with capture(net if where == "inner" else fast, "used", "unused") as acts, told:
+        fast(torch.ones(1, 2))
+    assert {row.path: row.cause for row in acts.silent()} == dict.fromkeys(
+        ("used", "unused"), "compiled"
+    )
+    with pytest.raises(KeyError, match="compiled; it runs inside a compiled region"):
+        acts["used"]
+
+
 def test_c38_a_name_that_is_wrong_is_told_at_once():
     """Before anything runs, with near names."""
     with pytest.raises(hookline.SelectionError, match=r"did you mean 'unused'"):

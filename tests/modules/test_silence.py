@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from hookline import FunctionHook, ModuleHook, register_forward_hook, watch, with_hooks
 from hookline.core.records import Silent
+from hookline.errors import HookWarning
 
 
 class Forward(ModuleHook):
@@ -288,7 +289,9 @@ def test_r9_a_compiled_part(x):
     """Only what is in it is silent for that reason."""
     net = Net()
     net.enc = torch.compile(net.enc, backend="eager")
-    with watch(net, Forward(), where=["", "enc.**", "branch"]) as watched:
+    where = ["", "enc.**", "branch"]
+    told = pytest.warns(HookWarning, match="'enc.0', 'enc.1'")
+    with watch(net, Forward(), where=where) as watched, told:
         net(x)
     assert causes(watched) == {"enc.0": "compiled", "enc.1": "compiled", "branch": "not called"}
 

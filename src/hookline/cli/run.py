@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from hookline.cli.script import Program, ProgramError
-from hookline.report.formats import is_known
+from hookline.errors import HookValueError
+from hookline.report.formats import check_run_file, is_known
 
 if TYPE_CHECKING:
     from hookline.record.live import Live
@@ -135,6 +136,11 @@ class Options:
             UsageError: it can't.
         """
         for path in map(Path, self.outputs):
+            try:
+                check_run_file(path)
+            except HookValueError as error:
+                msg = f"-o {error}"
+                raise click.UsageError(msg) from error
             if not path.absolute().parent.is_dir():
                 msg = f"-o {path}: there is no folder {path.absolute().parent}"
                 raise click.UsageError(msg)

@@ -138,6 +138,7 @@ class Call(InPass):
         thread: the number of the thread that it runs in.
         now: the thread's time in nanoseconds at this event, without what hooks took (for hooks
             with `timed`).
+        changed: whether a hook object changed its inputs or output.
         start, stop: the autograd nodes that the call made have sequence numbers in this range.
     """
 
@@ -152,12 +153,18 @@ class Call(InPass):
     start: int = 0
     stop: int = 0
     thread: int = 0
+    changed: bool = False
     args: Any = None
     kwargs: Any = None
     out: Any = None
     grad_input: Any = None
     grad_output: Any = None
     now: int = 0
+
+    @property
+    def identity(self) -> object:
+        """What all calls of one module have in common, or of one function in it."""
+        raise NotImplementedError  # each level has its own
 
     def describe(self) -> str:
         """The call in words, for errors."""

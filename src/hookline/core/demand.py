@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 from hookline.core.entry import Entry
+
+
+class Aim(Protocol):
+    """What a hook object was put on by name: a module, or functions that it calls."""
+
+    @property
+    def path(self) -> str:
+        """The path or address; empty if not known."""
+        ...
+
+    @property
+    def key(self) -> Any:
+        """A weak reference to the module."""
+        ...
+
+    @property
+    def function(self) -> object:
+        """Which of its functions are meant; None for the module, or for all of them."""
+        ...
+
+    @property
+    def fired(self) -> bool:
+        """Whether it ran for these functions."""
+        ...
 
 
 class Demand:
     """How many registered hooks need a costly service; with none, the engine leaves it out."""
 
-    __slots__ = ("backward", "clock", "modes", "version")
+    __slots__ = ("aims", "backward", "clock", "modes", "version")
 
     def __init__(self) -> None:
         self.clock = 0
@@ -21,6 +46,8 @@ class Demand:
         """Hooks with a dispatch mode."""
         self.version = 0
         """Changes with every registration and removal: what was looked up may be out of date."""
+        self.aims: dict[Entry, Sequence[Aim]] = {}
+        """What hooks were put on by name, until the first pass shows whether they are reached."""
 
     # Once they have begun, these run through: Python looks for Ctrl-C at calls, and there are none.
 
@@ -39,6 +66,7 @@ class Demand:
         if entry.counted:
             entry.counted = False
             self.version += 1
+            self.aims.pop(entry, None)
             self.clock -= entry.timed
             self.modes -= entry.mode is not None
             self.backward -= entry.watches_backward

@@ -37,6 +37,7 @@ class Entry:
     """
 
     __slots__ = (
+        "__weakref__",
         "aborted",
         "alive",
         "always",

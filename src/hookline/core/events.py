@@ -42,7 +42,7 @@ def fire(
             if entry.alive:
                 entry.fired = True
                 if entry.paired:
-                    thread.busy = True
+                    thread.busy = entry
                     try:
                         if arguments is None:
                             callback(call)

@@ -200,7 +200,8 @@ class NonFiniteRow(DirectedRow):
 class StatsRow(DirectedRow):
     """The numbers in one tensor of a module or function, over all calls that were looked at.
 
-    Values that are not finite are counted, and left out of everything else.
+    Values that are not finite are counted, and left out of everything else; where there are no
+    others, that is NaN.
 
     Example:
         >>> where = ("Net", "head", "Linear", "module", "train", "forward", "output")

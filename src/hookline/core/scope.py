@@ -7,19 +7,13 @@ from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
 from weakref import ref
 
+from hookline.core.callbacks import CALLBACKS, warn_of_idle, warn_of_slips
 from hookline.core.entry import Entry
 from hookline.core.handle import HookHandle
 from hookline.core.phases import Phase
 from hookline.core.registry import HookRegistry
 from hookline.core.thread import Thread, local
 from hookline.errors import HookNameError, HookTypeError
-
-_CALLBACKS = {
-    Phase.FORWARD_PRE: "forward_preprocess",
-    Phase.FORWARD: "forward_postprocess",
-    Phase.BACKWARD_PRE: "backward_preprocess",
-    Phase.BACKWARD: "backward_postprocess",
-}
 
 
 class HookObject:
@@ -54,6 +48,7 @@ class HookObject:
         super().__init_subclass__(**kwargs)
         if "name" not in vars(cls):
             cls.name = cls.__name__
+        warn_of_slips(cls, cls.level)
 
     @property
     def level(self) -> type[HookObject]:
@@ -158,12 +153,15 @@ def entries_of(hook: HookObject, base: type[HookObject], key: str | None) -> Cal
     if not isinstance(hook, base):
         msg = f"Hook must be of type {base.__name__}, not {no_hook(hook)}"
         raise HookTypeError(msg)
-    phases = _CALLBACKS if hook.watched_phases is None else hook.watched_phases
-    found = {phase: _overridden(hook, base, _CALLBACKS[phase]) for phase in phases}
+    phases = CALLBACKS if hook.watched_phases is None else hook.watched_phases
+    found = {phase: _overridden(hook, base, CALLBACKS[phase]) for phase in phases}
+    callbacks = {phase: callback for phase, callback in found.items() if callback is not None}
+    if not callbacks:
+        warn_of_idle(type(hook), base)
     return partial(
         Entry,
         hook,
-        {phase: callback for phase, callback in found.items() if callback is not None},
+        callbacks,
         name=key or hook.name,
         key=key,
         paired=True,

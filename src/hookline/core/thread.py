@@ -26,7 +26,8 @@ class Thread:
 
     Attributes:
         stack: what runs, outermost first: a call where it is watched, else the bare module.
-        busy: a hook object's callback runs; torch calls inside it fire no hooks.
+        busy: the entry of the hook object whose callback runs, or True where others of ours do;
+            torch calls inside fire no hooks.
         clock: the thread's time without what hooks took.
         modules: the module hooks scoped to this thread.
         functions: the function hooks scoped to this thread.
@@ -78,7 +79,7 @@ class Thread:
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
-        self.busy = False
+        self.busy: Any = False
         self.clock = Clock()
         self.modules = HookRegistry(module_switch)
         self.functions = HookRegistry(Switch())

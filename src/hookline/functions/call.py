@@ -10,9 +10,12 @@ from torch import Tensor
 from hookline.core.calls import Call, Inputs
 from hookline.core.phases import Phase
 from hookline.errors import HookTypeError, HookValueError
+from hookline.torch_base.promises import note_change
 from hookline.torch_base.tree import Tree, describe, tensors
 
 if TYPE_CHECKING:
+    from hookline.core.entry import Entry
+    from hookline.core.handle import HookHandle
     from hookline.functions.node import FunctionNode
     from hookline.functions.window import FunctionWindow
 
@@ -50,6 +53,12 @@ class FunctionCall(Call):
         return self.name
 
     @property
+    def identity(self) -> tuple[object, str]:
+        """The module that called the function, and its name."""
+        caller: Any = self.parent
+        return None if caller is None else caller.key, self.name
+
+    @property
     def label(self) -> str:
         """Its address: `layers.3.self_attn:softmax[0]`; without a module, `softmax[0]`."""
         call = f"{self.name}[{self.index}]"
@@ -75,6 +84,7 @@ class FunctionCall(Call):
         """
         if self.phase is Phase.FORWARD_PRE:
             self._replace_inputs(value)
+            note_change(self, _register)
         elif self.phase is Phase.FORWARD:
             if self.out is None:
                 msg = (
@@ -84,6 +94,7 @@ class FunctionCall(Call):
                 raise HookValueError(msg)
             self.out = value
             self.outputs = tuple(tensors(value))
+            note_change(self, _register)
         elif self.phase is Phase.BACKWARD_PRE:
             assert self.window is not None
             self.window.replace_out(self._as_many(value, self.count, "gradients of outputs"))
@@ -126,3 +137,9 @@ class FunctionCall(Call):
     def __repr__(self) -> str:
         phase = f" at {self.phase}" if self.phase else ""
         return f"<FunctionCall {self.label}{phase}>"
+
+
+def _register(entry: Entry) -> HookHandle:
+    from hookline.functions.places import everywhere  # behind all hooks that could make the change
+
+    return everywhere.add(entry)

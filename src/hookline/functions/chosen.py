@@ -77,7 +77,11 @@ class Chosen:
         """Whether a call is one of those that the hook is for; the same in all its phases."""
         # A function's parent is the call of the module whose forward calls it.
         parent: Any = call.parent
-        caller = None if parent is None else self._callers.get(parent.key)
+        if parent is None:
+            return False
+        caller = self._callers.get(parent.key)
+        if caller is None and parent.region is not None:
+            caller = self._callers.get(parent.region)
         if caller is None:
             return False
         targets = caller.called.get(call.name)

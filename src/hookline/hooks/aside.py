@@ -15,6 +15,7 @@ from torch.optim.optimizer import (
 )
 
 from hookline.core.demand import demand
+from hookline.torch_base.optimizers import is_part_of_a_step
 from hookline.torch_base.stack import current_thread
 
 
@@ -36,7 +37,7 @@ def aside() -> Generator[None]:
 
 
 class StepWatch:
-    """Tells of the steps of all optimizers, while it is open.
+    """Tells of the steps of all optimizers, while it is open; not of parts of a step.
 
     Args:
         before: called with the optimizer before it takes a step; held weakly.
@@ -84,7 +85,7 @@ def _weakly(method: Callable[[Any], None]) -> Callable[..., None]:
 
     def call(optimizer: Any, *_: Any) -> None:
         bound = alive()
-        if bound is not None:
+        if bound is not None and not is_part_of_a_step(optimizer):
             with aside():
                 bound(optimizer)
 

@@ -64,7 +64,7 @@ class Goal:
         Raises:
             StopForward: it was the last.
         """
-        self._modules.discard(call.key)
+        self._modules.difference_update(call.keys)
         self._stop()
 
     def reached_function(self, call: FunctionCall) -> None:
@@ -75,7 +75,7 @@ class Goal:
         """
         caller: Any = call.parent
         for key, function in list(self._functions):
-            if key == caller.key and function.matches(call.name, call.index):
+            if key in caller.keys and function.matches(call.name, call.index):
                 self._functions.discard((key, function))
         self._stop()
 

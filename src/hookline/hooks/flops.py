@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hookline.core.records import FlopRow, UncountedRow
 from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
 from hookline.hooks.flop_meter import FlopMeter, What
+from hookline.hooks.printed import Printed
 from hookline.torch_base.operators import OperatorMode
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from hookline.modules.call import ModuleCall
 
 
-class Flops:
+class Flops(Printed):
     """What the FLOP hooks of both levels have in common."""
 
     _level: ClassVar[str]
@@ -45,6 +46,9 @@ class Flops:
     def rows(self) -> list[FlopRow]:
         """What was counted, a row for each module or function, mode and direction."""
         return self._meter.rows()
+
+    def _all_rows(self) -> list[FlopRow | UncountedRow]:
+        return [*self.rows(), *self.uncounted()]
 
     def uncounted(self) -> list[UncountedRow]:
         """Operators that do matrix work, or may do it, and for which there is no number.

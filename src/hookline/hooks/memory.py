@@ -9,6 +9,7 @@ from hookline.functions.hook import FunctionHook
 from hookline.hooks.allocator import CudaAllocator
 from hookline.hooks.memory_meter import MemoryMeter
 from hookline.hooks.memory_use import Measured
+from hookline.hooks.printed import Printed
 from hookline.modules.hook import ModuleHook
 from hookline.torch_base.tree import tensors
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hookline.modules.call import ModuleCall
 
 
-class Memory:
+class Memory(Printed):
     """What the memory hooks of both levels have in common."""
 
     def __init__(self, *, peaks: bool = False) -> None:

@@ -18,6 +18,7 @@ from hookline.hooks.amp import LossScale
 from hookline.hooks.aside import StepWatch
 from hookline.hooks.findings import Finding
 from hookline.hooks.finite import seems_finite
+from hookline.torch_base.optimizers import parameters_of
 
 
 class Overflows:
@@ -84,7 +85,6 @@ class Overflows:
 
 
 def _gradients(optimizer: Any) -> Iterator[Tensor]:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                yield parameter.grad
+    for parameter in parameters_of(optimizer):
+        if parameter.grad is not None:
+            yield parameter.grad

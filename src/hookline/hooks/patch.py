@@ -218,13 +218,13 @@ class _Plan:
             yield function_hook, [choice for choice in self._choices if choice.function is not None]
 
     def _of_module(self, call: ModuleCall) -> list[Placed]:
-        return self._modules.get(call.key, [])
+        return [each for key in call.keys for each in self._modules.get(key, ())]
 
     def _of_function(self, call: FunctionCall) -> list[Placed]:
         caller: Any = call.parent
         return [
             each
             for key, function, placed in self._functions
-            if key == caller.key and function.matches(call.name, call.index)
+            if key in caller.keys and function.matches(call.name, call.index)
             for each in placed
         ]

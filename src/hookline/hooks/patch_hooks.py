@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from torch import Tensor, nn
 
+from hookline.core.calls import Inputs
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.front import Front
 from hookline.hooks.leafpath import leaves_of
@@ -63,8 +64,9 @@ class ModulePatchHook(Patching, ModuleHook):
         self._begin(call, call.key)
         new = self._edited(call, "input", lambda: inputs_of(call))
         if new is not None:
-            call.args, call.kwargs = Tree.of((call.args, call.kwargs)).rebuild(new)
+            call.replace(Inputs(*Tree.of((call.args, call.kwargs)).rebuild(new)))
         if self._first and self._edits(call, "output"):
+            call.will_change()
             self._front.place(call)
 
     def forward_postprocess(self, call: ModuleCall) -> None:

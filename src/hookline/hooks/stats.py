@@ -14,6 +14,7 @@ from hookline.errors import HookValueError
 from hookline.functions.call import FunctionCall
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.amp import LossScale
+from hookline.hooks.printed import Printed
 from hookline.hooks.tally import Looked, Tally, What
 from hookline.hooks.updates import Updates
 from hookline.modules.call import ModuleCall
@@ -22,7 +23,7 @@ from hookline.torch_base.readable import readable
 from hookline.torch_base.tree import leaves
 
 
-class Statistics:
+class Statistics(Printed):
     """What the statistics hooks of both levels have in common."""
 
     def __init__(
@@ -137,6 +138,9 @@ class ModuleStatsHook(Statistics, ModuleHook):
         self.watched_phases = _phases(wanted)
         self._updates = Updates(every) if parameters else None
         self._registered = 0
+
+    def _all_rows(self) -> list[StatsRow | ParameterRow]:
+        return [*self.rows(), *self.parameter_rows()]
 
     def parameter_rows(self) -> list[ParameterRow]:
         """What was measured of parameters, a row for each."""

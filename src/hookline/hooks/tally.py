@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from math import sqrt
+from math import nan, sqrt
 from typing import Final, NamedTuple
 
 import torch
@@ -142,18 +142,27 @@ class Tally:
 
     def _row(self, what: What, entry: _Entry) -> StatsRow:
         found = entry.moments
-        low, high = (found.minimum, found.maximum) if found.count else (0.0, 0.0)
+        known = (
+            found.mean,
+            found.std,
+            found.minimum,
+            found.maximum,
+            max(abs(found.minimum), abs(found.maximum)),
+            entry.norms / entry.calls,
+            found.zeros / max(found.count, 1),
+        )
+        mean, std, low, high, abs_max, norm, zeros = known if found.count else (nan,) * len(known)
         return StatsRow(
             **what._asdict(),
             calls=entry.calls,
             count=found.count,
-            mean=found.mean,
-            std=found.std,
+            mean=mean,
+            std=std,
             minimum=low,
             maximum=high,
-            abs_max=max(abs(low), abs(high)),
-            norm=entry.norms / entry.calls,
-            zero_share=found.zeros / found.count if found.count else 0.0,
+            abs_max=abs_max,
+            norm=norm,
+            zero_share=zeros,
             nan=found.nan,
             inf=found.infinite,
             histogram=tuple(entry.bins) if self._histogram else (),

@@ -15,6 +15,7 @@ from hookline.core.records import ParameterRow
 from hookline.hooks.amp import applied_scale
 from hookline.hooks.aside import StepWatch
 from hookline.hooks.moments import sample_of, square_sum
+from hookline.torch_base.optimizers import parameters_of
 from hookline.torch_base.readable import is_sharded, local_part, readable
 
 EXACT: Final = 2**18
@@ -140,7 +141,7 @@ class Updates:
         scale, names = applied_scale(optimizer), self._names()
         self._begun[optimizer] = [
             begun
-            for parameter in _parameters(optimizer)
+            for parameter in parameters_of(optimizer)
             if id(parameter) in names
             and (begun := _begin(parameter, names[id(parameter)], scale)) is not None
         ]
@@ -192,11 +193,6 @@ class Updates:
             rows = torch.stack([measured.sums for measured in some]).tolist()
             for measured, row in zip(some, rows, strict=True):
                 _add(self._entries[measured.key], row)
-
-
-def _parameters(optimizer: Any) -> Iterator[Tensor]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
 
 
 def _above(path: str) -> Iterator[str]:

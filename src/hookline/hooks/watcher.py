@@ -22,13 +22,14 @@ from hookline.hooks.findings import Finding, Findings, in_words, row_of
 from hookline.hooks.finite import Found, examine, is_finite
 from hookline.hooks.looks import LateLook, Line, Look
 from hookline.hooks.overflows import Overflows
+from hookline.hooks.printed import Printed
 from hookline.torch_base.readable import readable, version_of
 from hookline.torch_base.tree import leaves, tensors
 
 Action: TypeAlias = Literal["raise", "warn", "record"]
 
 
-class Watcher:
+class Watcher(Printed):
     """Looks at the tensors of calls, and tells what is not finite.
 
     Args: see the hooks.

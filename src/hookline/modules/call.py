@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -12,10 +13,13 @@ from hookline.core.calls import Call, Inputs, Key
 from hookline.core.phases import Phase
 from hookline.errors import HookTypeError, HookValueError
 from hookline.modules.replace import GradInput, new_gradients, new_inputs, new_output
+from hookline.torch_base.promises import note_change
 from hookline.torch_base.tree import describe
 from hookline.torch_base.wrappers import type_name
 
 if TYPE_CHECKING:
+    from hookline.core.entry import Entry
+    from hookline.core.handle import HookHandle
     from hookline.core.registry import HookRegistry
     from hookline.modules.window import ModuleWindow
     from hookline.torch_base.outline import Outline
@@ -77,6 +81,16 @@ class ModuleCall(Call):
         return self.key() if inner is None else inner()
 
     @property
+    def identity(self) -> Key[nn.Module]:
+        """The module that was called."""
+        return self.key
+
+    @property
+    def keys(self) -> tuple[Key[nn.Module], ...]:
+        """What the call may be known by: the module called, and that which a region was made of."""
+        return (self.key,) if self.region is None else (self.key, self.region)
+
+    @property
     def path(self) -> str:
         """The dotted name by which the module is being called; `""` is the root."""
         shared = self.shared_path
@@ -120,14 +134,20 @@ class ModuleCall(Call):
         hook = f"replace() at {self.phase}"
         if self.phase is Phase.FORWARD_PRE:
             self.args, self.kwargs = new_inputs(self, value, hook)
+            self.will_change()
         elif self.phase is Phase.FORWARD:
             self.out = new_output(self, value, hook)
+            self.will_change()
         elif self.phase is Phase.BACKWARD_PRE:
             self.replace_grad_output(value, hook)
         elif self.phase is Phase.BACKWARD and self.inputs_outline is not None:
             self.replace_grad_input(value, hook)
         else:
             raise HookValueError(self._nothing_to_replace())
+
+    def will_change(self) -> None:
+        """Tell that the hook object which runs changes the inputs or the output."""
+        note_change(self, partial(_register_on, self.key))
 
     def replace_grad_output(self, value: object, hook: str) -> None:
         """Put gradients in the place of those of the outputs."""
@@ -182,3 +202,10 @@ class ModuleCall(Call):
     def __repr__(self) -> str:
         phase = f" at {self.phase}" if self.phase else ""
         return f"<ModuleCall {self.describe()} in pass {self.pass_number} of {self.root}{phase}>"
+
+
+def _register_on(key: Key[nn.Module], entry: Entry) -> HookHandle | None:
+    from hookline.modules.places import registry_of  # it stands on what is here
+
+    module = key()
+    return None if module is None else registry_of(module).add(entry)

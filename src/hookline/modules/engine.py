@@ -34,6 +34,7 @@ from hookline.modules.places import (
 )
 from hookline.modules.record import give_back, isolate_inputs, isolate_output, mark_outputs
 from hookline.modules.traced import runs_above, traced_call
+from hookline.modules.unreached import telling
 from hookline.torch_base.modes import dispatch_modes
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.private import StopRecomputation, sequence_number
@@ -64,7 +65,7 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:  # noqa: C901 - one frame, se
     # The hot path: what every module call pays while any hook is on. One look at what is
     # registered; the rest is for watched calls only: `_watched`, `place` and `_forward`, in few
     # frames, since each frame and each attribute counts. `python -m benchmarks.opcodes` tells.
-    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: C901, N807
+    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: C901, N807, PLR0911
         # The compiler reads nothing of this closure, so that its code is valid also without us.
         if _is_compiling():
             return traced_call(_torchs_own, module, args, kwargs)
@@ -75,7 +76,7 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:  # noqa: C901 - one frame, se
             acting(thread)
         key, special = ref(module), _special[type(module)]
         own = table.get(key)
-        if special and table and is_region[type(module)]:
+        if special and is_region[type(module)]:
             own = around_region(module)
         lineup = thread.modules.lineup
         if everywhere.lineup is not EMPTY:
@@ -88,6 +89,8 @@ def _stand_in(stand: Stand) -> Callable[..., Any]:  # noqa: C901 - one frame, se
             return _watched(original, module, key, own, lineup, thread, args, kwargs)
         stack = thread.stack
         if not stack:
+            if demand.aims:
+                return _handed_on(telling(original), module, thread, args, kwargs)
             thread.running = None
             thread.grad = torch.is_grad_enabled()
         # Ctrl-C comes at calls: what is undone below is done inside, and undone by the last call.
@@ -140,6 +143,8 @@ def _watched(  # noqa: C901, PLR0912 - one frame, with what has been looked up a
     else:
         if above is not None and _special[type(above)] and runs_above(module, stack):
             return original(module, *args, **kwargs)
+        if above is None and demand.aims:
+            original = telling(original)
         above = None
     special = _special[cls]
     if special and hands_on[cls]:  # only what was put on the wrapper itself sees its call
@@ -182,13 +187,13 @@ def _handed_on(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Run a call of a wrapper, such as DistributedDataParallel: that inside of it is watched."""
+    """Run a call that nobody watches, as of DistributedDataParallel: that inside of it is."""
     if not thread.stack:
         thread.running = None
         thread.grad = torch.is_grad_enabled()
     try:
         thread.stack.append(module)
-        return original(module, *args, **kwargs)
+        return _bare(original, module, thread, args, kwargs)
     finally:
         thread.stack.pop()
 
@@ -335,6 +340,7 @@ _THROUGH: Final = (
     "_run_special",
     "_bare",
     "_wrapped",
+    "_then_tell",
 )
 stay_out("hookline.", through=_THROUGH)
 

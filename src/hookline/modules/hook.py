@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from hookline.core.calls import Key
+from hookline.core.demand import demand
 from hookline.core.handle import HookHandle
 from hookline.core.registry import HookRegistry
 from hookline.core.scope import HookObject, entry_of, register_object
@@ -15,6 +17,7 @@ from hookline.core.thread import Thread
 from hookline.errors import HookNameError
 from hookline.modules.places import registry_of
 from hookline.modules.targets import check_callable_module
+from hookline.modules.unreached import ModuleAim
 from hookline.torch_base.stack import current_thread
 
 if TYPE_CHECKING:
@@ -97,7 +100,9 @@ def add_hook(module: nn.Module, hook: ModuleHook, name: str | None = None) -> Ho
             f"{entry.key!r}) removes it, add_hook(module, hook, 'another name') keeps both"
         )
         raise HookNameError(msg)
-    return register_object(registry, entry, module)
+    handle = register_object(registry, entry, module)
+    demand.aims[entry] = (ModuleAim(Key(module)),)
+    return handle
 
 
 def delete_hook(module: nn.Module, name: str) -> None:

@@ -39,7 +39,7 @@ everywhere: Final = HookRegistry(module_switch, changed=partial(_changed, None))
 """The hooks on all modules, in all threads."""
 
 in_regions: Final[WeakSet[nn.Module]] = WeakSet()
-"""Modules with hooks that were called as regions: what `torch.compile` made of them was called."""
+"""Modules of which what `torch.compile` made of them was called while there were hooks."""
 
 
 def _forget(key: Key[nn.Module], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -69,13 +69,15 @@ def around_region(region: nn.Module) -> HookRegistry | None:
     The call of the module cannot be seen from outside of the region, and is one with that of the
     region: so hooks on the module run there.
     """
-    own, inner = table.get(ref(region)), table.get(ref(innermost(region)))
+    module = innermost(region)
+    if module not in in_regions:
+        in_regions.add(module)
+    own, inner = table.get(ref(region)), table.get(ref(module))
     if inner is None or (own is not None and own.inner is inner):
         return own
     with lock:
         own = registry_of(region)
         own.wrap(inner)
-        in_regions.add(innermost(region))
         return own
 
 

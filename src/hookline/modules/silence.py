@@ -13,7 +13,7 @@ from torch import nn
 from hookline.core.calls import Key
 from hookline.core.patterns import FunctionPattern, did_you_mean
 from hookline.modules.places import in_regions
-from hookline.modules.targets import has_forward
+from hookline.modules.targets import has_forward, why_empty
 from hookline.torch_base.paths import way_to
 from hookline.torch_base.private import children_of, compiled_codes
 from hookline.torch_base.selection import listed
@@ -43,7 +43,8 @@ LEFT_OUT: Final[Reason] = (
 """The cause where a module around it was called."""
 _NEVER: Final = (
     "no call was seen; call module(...), not module.forward(...), and where torch.compile was put "
-    "around the model, watch what it returned"
+    "around the model, watch what it returned; in a function that was given to torch.compile, no "
+    "call is seen"
 )
 NEVER: Final[Reason] = ("never called", _NEVER)
 """The cause where nothing better is known."""
@@ -82,7 +83,8 @@ class Reasons:
             return "TorchScript", "no hook can run in it; watch the module before it is scripted"
         if not has_forward(module):
             below = listed(f"{path}.{name}" if path else name for name in children_of(module))
-            return "no forward", f"containers are never called; watch the modules in it: {below}"
+            advice = f"watch the modules in it: {below}" if below else why_empty(module)
+            return "no forward", f"containers are never called; {advice}"
         return (
             self._compiled(path)
             or self._fused(path, module)
@@ -90,6 +92,25 @@ class Reasons:
             or self._left_out(path)
             or NEVER
         )
+
+    def of_functions(
+        self,
+        path: str,
+        module: nn.Module | None,
+        wanted: FunctionPattern,
+        called: Sequence[str] | None,
+    ) -> Reason:
+        """The likely cause for functions that a module never called.
+
+        Args:
+            path: the module's path when it was chosen.
+            module: the module; None if it is gone.
+            wanted: which were selected.
+            called: the names of those that the module called; None if it never ran.
+        """
+        if module is not None and _is_region(module):
+            return "compiled", _COMPILED
+        return self.of(path, module) if called is None else function_not_called(wanted, called)
 
     def _now_at(self, path: str) -> str:
         if self._model is None:

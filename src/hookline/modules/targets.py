@@ -35,10 +35,11 @@ def check_callable_module(module: object) -> None:
         )
         raise HookTypeError(msg)
     if not has_forward(module):
-        children = ", ".join(name for name, _ in module.named_children()) or "none"
+        children = ", ".join(name for name, _ in module.named_children())
+        instead = f"put them on the modules in it ({children})" if children else why_empty(module)
         msg = (
             f"{type(module).__name__} has no forward, so it is never called and hooks on it "
-            f"never run; put them on the modules in it ({children})"
+            f"never run; {instead}"
         )
         raise HookValueError(msg)
 
@@ -75,6 +76,16 @@ def has_forward(module: nn.Module) -> bool:
     """Whether a module has a forward; containers such as `nn.ModuleList` have none."""
     forward: Any = getattr(module.forward, "__func__", module.forward)
     return forward is not _NO_FORWARD
+
+
+def why_empty(module: nn.Module) -> str:
+    """What a module without a forward and without modules in it is there for, and what to do."""
+    if type(module) is not nn.Module:
+        return "there is no module in it either"
+    return (
+        "it only holds parameters, as the modules of a program that torch.export made do: such a "
+        "program runs as a whole; hook that, or the model before the export"
+    )
 
 
 def check_hook(hook: object) -> None:

@@ -90,6 +90,17 @@ class RunData:
         """Its processes."""
         return self._ranks
 
+    def __repr__(self) -> str:
+        kind, first = type(self).__name__, self.ranks[0]
+        if not first.rows(RunRow):
+            return f"<{kind} of a process that was killed before it wrote anything>"
+        info = self.info
+        counts = {name: len(first.rows(each)) for each, name in NAMES.items() if each is not RunRow}
+        rows = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+        what = f"{' '.join(info.program) or 'run'}, {first.state} after {info.seconds:.1f} s"
+        ranks = f", {info.ranks} processes" if info.ranks > 1 else ""
+        return f"<{kind} of {what}{ranks}; rows: {rows or 'none'}>"
+
     @property
     def info(self) -> RunRow:
         """What the run was, in its first process."""

@@ -83,7 +83,8 @@ class Wanted:
         if targets:
             called = {name for each, target in targets for name in each.called_by(target.key)}
             wanted: Any = targets[0][1].function
-            return f"{pattern!r}: {function_not_called(wanted, sorted(called))[1]}"
+            why = function_not_called(wanted, sorted(called))[1]
+            return f"{pattern!r} matched no function: {why}"
         return self._hints.get(place, (0, f"{pattern!r}: no model was seen"))[1]
 
     def _takes(self, part: _Part, call: FunctionCall) -> bool:

@@ -165,6 +165,12 @@ def missing(before: RunData, after: RunData) -> list[str]:
     ]
 
 
+def in_common(before: RunData, after: RunData) -> bool:
+    """Whether there is a number that both runs have."""
+    kinds = (TimeRow, MemoryRow, FlopRow, StatsRow, ParameterRow)
+    return any(before.rows(kind) and after.rows(kind) for kind in kinds)
+
+
 def _mean(row: TimeRow) -> float:
     return row.total_time / row.calls
 

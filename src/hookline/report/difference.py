@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from hookline.record.runs import RunData
-from hookline.report.compare import CHANGES, THRESHOLD, Difference, compare, missing, totals
+from hookline.report.compare import (
+    CHANGES,
+    THRESHOLD,
+    Difference,
+    compare,
+    in_common,
+    missing,
+    totals,
+)
 from hookline.report.tables.sheet import Column, Line, Sheet
 from hookline.report.tables.units import amount, duration, number, percent, size, times, where
 from hookline.report.terminal import LINES, Stream, console_for, print_lines, print_sheet
@@ -40,8 +48,10 @@ def print_difference(
     found = compare(before, after, threshold)
     if found:
         print_sheet(sheet(found).cut(limit), console)
-    else:
+    elif in_common(before, after):
         print_lines([f"nothing changed by {times(threshold)} or more"], console)
+    else:
+        print_lines(["these runs have no table of numbers in common"], console)
     print_lines((f"hookline: {text}" for text in missing(before, after)), console)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from hookline.core.patterns import did_you_mean
 from hookline.errors import HookValueError
 from hookline.record.runs import RunData
 
@@ -21,6 +23,9 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """For each ending, the module in this package and the function in it that writes such a file."""
 
+_CLOSE: Final = 0.7
+"""How much an ending must be like a known one to be taken for a slip."""
+
 
 def is_known(path: str | Path) -> bool:
     """Whether a file of this name would be an export, not a run file.
@@ -30,6 +35,31 @@ def is_known(path: str | Path) -> bool:
         (True, False)
     """
     return _ending(path) is not None
+
+
+def check_run_file(path: str | Path) -> None:
+    """Refuse a run file whose name looks as if an export was meant: `report.htm`, `run.jsn`.
+
+    Raises:
+        HookValueError: it does; the message lists the formats that there are.
+
+    Example:
+        >>> check_run_file("run.hookline")
+        >>> try:
+        ...     check_run_file("report.htm")
+        ... except HookValueError as error:
+        ...     print(str(error)[:62])
+        report.htm: there is no format .htm; did you mean '.html'? For
+    """
+    ending = Path(path).suffix.lower()
+    meant = get_close_matches(ending, FORMATS, 1, _CLOSE) if ending else []
+    if meant and not is_known(path):
+        msg = (
+            f"{path}: there is no format {ending}{did_you_mean(meant)} Formats are "
+            f"{', '.join(FORMATS)}; a file to keep the run in is best called "
+            f"{Path(path).stem}.hookline"
+        )
+        raise HookValueError(msg)
 
 
 def export(run: RunData, path: str | Path) -> None:

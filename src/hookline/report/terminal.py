@@ -75,7 +75,8 @@ def print_run(
         HookValueError: there is no such table, or no table has such a column.
     """
     console = console_for(file)
-    sheets = [sheet for name in _chosen(tables) for sheet in _SHEETS[name](run)]
+    chosen = _chosen(tables)
+    sheets = [sheet for name in chosen for sheet in _SHEETS[name](run)]
     if sort:
         sheets = _sorted(sheets, sort)
     if limit is not None and sheets:
@@ -87,9 +88,18 @@ def print_run(
         print_sheet(sheet, console)
     if not tables:
         print_lines((f"hookline: {text}" for text in _troubles(run)), console)
+    else:
+        print_lines(
+            (_why_empty(run, name) for name in chosen if not any(_SHEETS[name](run))), console
+        )
     left_out = sum(sheet.left_out for sheet in cut)
     if left_out:
         print_lines([f"hookline: {_how_to_see(run, left_out)}"], console)
+
+
+def sheets_of(run: RunData) -> Iterator[Sheet]:
+    """All tables that a run has."""
+    return (sheet for name in TABLES for sheet in _SHEETS[name](run))
 
 
 def print_sheet(table: Sheet, console: Console) -> None:
@@ -207,6 +217,27 @@ def _troubles(run: RunData) -> Iterator[str]:
     yield from remarks(run)
     for row in run.rows(FaultRow):
         yield row.text
+
+
+_EMPTY: Final = {
+    "times": ("--time", "no module or function was called"),
+    "memory": ("--memory", "no module or function was called"),
+    "flops": ("--flops", "no operator that does matrix work was called"),
+    "stats": ("--stats", "no pass was looked at; see --every"),
+    "parameters": ("--stats", "no optimizer took a step with a gradient"),
+    "ranks": ("", "the run has one process"),
+    "nonfinite": ("--nonfinite", "all that was looked at is finite"),
+    "silent": ("", "every module that was watched was called"),
+}
+"""For each table the option that fills it, and why else it is empty."""
+
+
+def _why_empty(run: RunData, name: str) -> str:
+    """Why a table that was asked for has no rows."""
+    option, reason = _EMPTY[name]
+    if option and run.info.options and option not in run.info.options:
+        reason = f"the run was made without {option}"
+    return f"hookline: the table {name} has no rows: {reason}"
 
 
 def _how_to_see(run: RunData, left_out: int) -> str:

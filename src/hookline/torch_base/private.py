@@ -5,7 +5,8 @@ They are looked up here, once, at import; a torch that lacks one is named in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -58,6 +59,27 @@ def is_repeating() -> bool:
     """
     hooks = _saved_tensor_hooks(True)  # noqa: FBT003 - whether or not something is traced
     return hooks is not None and getattr(hooks[1], "__qualname__", "").startswith(_repeating)
+
+
+_storing: str = _find("utils.checkpoint._checkpoint_hook").__qualname__
+_run_reentrant: Any = _find("utils.checkpoint.CheckpointFunction").forward.__code__
+
+
+def checkpointed_parts() -> Iterator[tuple[Any, str]]:
+    """Where the checkpoints whose parts run forward keep what they will run again.
+
+    An object and the name of its attribute. Of a non-reentrant one, the innermost, the hooks for
+    saved tensors lead to it; reentrant ones are among the frames, and only where gradients are off.
+    """
+    hooks = _saved_tensor_hooks(True)  # noqa: FBT003 - whether or not something is traced
+    if hooks is not None and getattr(hooks[0], "__qualname__", "").startswith(_storing):
+        free = zip(hooks[0].__code__.co_freevars, hooks[0].__closure__, strict=True)
+        yield dict(free)["frame"].cell_contents, "recompute_fn"
+    frame = None if torch.is_grad_enabled() else inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is _run_reentrant:
+            yield frame.f_locals["ctx"], "run_function"
+        frame = frame.f_back
 
 
 operator_schemas: Callable[[str], Any] = _find("_C._jit_get_schemas_for_operator")
@@ -155,6 +177,20 @@ APART = "_torchdynamo_disable"
 """The attribute by which `torch.compiler.disable` marks a function that stays out of graphs."""
 
 
+_stepping: Any = _find("optim.Optimizer.profile_hook_step")(lambda: None).__code__
+"""What runs an optimizer's step and calls the public hooks around it. These are told of the
+optimizer, and not of the step that it may be a part of."""
+
+
+def steps_around() -> Iterator[Any]:
+    """The optimizers whose steps run in this thread, innermost first."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is _stepping:
+            yield frame.f_locals["self"]
+        frame = frame.f_back
+
+
 def compiler() -> Any:
     """Dynamo, once it is there: the translator that traces now, its guards, its known code.
 
@@ -163,6 +199,14 @@ def compiler() -> Any:
     from torch import _dynamo
 
     return _dynamo
+
+
+def is_eager() -> bool:
+    """Whether compiled models run as they are, by `torch.compiler.set_stance`, which has no reader.
+
+    To be asked once the compiler is there.
+    """
+    return compiler().eval_frame._stance.stance == "force_eager"  # noqa: SLF001
 
 
 COMPILED = "torch._dynamo.eval_frame.OptimizedModule"

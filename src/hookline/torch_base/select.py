@@ -112,6 +112,15 @@ def patterns_of(where: Where) -> list[Pattern]:
     return patterns
 
 
+def _one_by_one(patterns: Iterable[object]) -> str:
+    each = ", ".join(map(repr, patterns)) or "'0', '1'"
+    return (
+        f"a pattern is one thing, not a {type(patterns).__name__}; give several as arguments of "
+        f"their own: capture(model, {each}), select(model, {each}); to patch, each as a key of its "
+        "own; where= takes them as one list"
+    )
+
+
 class _Tree:
     """A model that is searched: its modules with their paths, without wrappers."""
 
@@ -150,6 +159,8 @@ class _Tree:
                 return self._of(pattern)
             case type():
                 return self._by_class(pattern)
+            case list() | tuple() | set() | frozenset():
+                raise HookTypeError(_one_by_one(pattern))
             case _ if callable(pattern):
                 return self._by_predicate(pattern)
             case _:

@@ -12,6 +12,7 @@ from torch import nn
 from hookline.core.calls import Call, Key, Pass
 from hookline.core.thread import Thread, local
 from hookline.torch_base import private
+from hookline.torch_base.optimizers import is_part_of_a_step
 from hookline.torch_base.paths import Root, executing_path, roots
 from hookline.torch_base.replicas import key_of, originals
 
@@ -24,9 +25,10 @@ class Steps:
     def __init__(self) -> None:
         self.count = 0
 
-    def taken(self, *_: object) -> None:
-        """One more step was taken, by any optimizer."""
-        self.count += 1
+    def taken(self, optimizer: object, *_: object) -> None:
+        """One more step was taken, by any optimizer; a part of one is none."""
+        if not is_part_of_a_step(optimizer):
+            self.count += 1
 
 
 steps: Final = Steps()

@@ -8,7 +8,7 @@ from typing import Final
 from hookline.core.records import ParameterRow
 from hookline.record.runs import RunData
 from hookline.report.tables.sheet import Column, Line, Sheet, split
-from hookline.report.tables.units import number
+from hookline.report.tables.units import known, number
 
 _COLUMNS: Final = (
     Column("shape", number=False, spare=1),
@@ -32,7 +32,7 @@ def sheets(run: RunData) -> Iterator[Sheet]:
 def _line(row: ParameterRow) -> Line:
     shape = "×".join(map(str, row.shape)) or "one number"
     notes = [row.note, "tied to " + ", ".join(row.ties) if row.ties else ""]
-    norms = (row.weight_norm, row.grad_norm, row.grad_norm_max, row.update_ratio)
+    norms = map(known, (row.weight_norm, row.grad_norm, row.grad_norm_max, row.update_ratio))
     values = (shape, row.steps, *norms, row.nonfinite or None, "; ".join(filter(None, notes)))
     style = "bold red" if row.nonfinite else ""
-    return Line(row.name, values, weight=(row.nonfinite, row.grad_norm), style=style)
+    return Line(row.name, values, weight=(row.nonfinite, known(row.grad_norm) or 0.0), style=style)

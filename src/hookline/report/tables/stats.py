@@ -8,7 +8,7 @@ from typing import Final
 from hookline.core.records import StatsRow
 from hookline.record.runs import RunData
 from hookline.report.tables.sheet import Column, Line, Sheet, split
-from hookline.report.tables.units import number, percent, where
+from hookline.report.tables.units import known, number, percent, where
 
 _DEAD: Final = 0.999
 _COLUMNS: Final = (
@@ -43,6 +43,6 @@ def _line(row: StatsRow) -> Line:
     bad = row.nan + row.inf
     dead = is_dead(row)
     style = "bold red" if bad else "yellow" if dead else ""
-    numbers = (row.mean, row.std, row.abs_max, row.norm, row.zero_share)
+    numbers = map(known, (row.mean, row.std, row.abs_max, row.norm, row.zero_share))
     values = (row.leaf, row.calls, *numbers, row.nan or None, row.inf or None)
     return Line(where(row), values, weight=(bad, dead), style=style)

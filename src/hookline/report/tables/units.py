@@ -64,6 +64,16 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def known(value: float) -> float | None:
+    """A number; None where it is NaN: there was nothing to measure.
+
+    Example:
+        >>> known(0.5), known(math.nan)
+        (0.5, None)
+    """
+    return None if math.isnan(value) else value
+
+
 def times(ratio: float) -> str:
     """How many times as much.
 
