@@ -14,13 +14,15 @@ VENV := .venv/.stamp-venv
 LIGHT := .venv/.stamp-light
 FULL := .venv/.stamp-full
 SITE := .venv/.stamp-site
+PEERS := build/venv-peers/.stamp
+CHAINER := build/venv-chainer/.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format docs bench coverage hooks clean
+.PHONY: help demo test check format docs bench bench-peers coverage hooks clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(LIGHT)  ## Train a small CNN on digits under hooks, write build/report.html
 	@mkdir -p build
@@ -47,6 +49,9 @@ docs: $(SITE)  ## Build the documentation in build/site; a warning or a dead lin
 
 bench: $(FULL)  ## Measure overheads, write a table as Markdown and JSON
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-peers: $(PEERS) $(CHAINER)  ## Measure the same work done with other tools, in environments of their own
+	build/venv-peers/bin/python -m benchmarks.peers --chainer build/venv-chainer/bin/python $(BENCH_ARGS)
 
 coverage: $(FULL)  ## Run the tests and show the lines they missed
 	$(BIN)/coverage erase
@@ -84,4 +89,17 @@ $(FULL): $(VENV) pyproject.toml
 $(SITE): $(VENV) pyproject.toml
 	@echo "==> installing what builds the documentation"
 	$(INSTALL) --group docs
+	@touch $@
+
+$(PEERS): benchmarks/peers/requirements.txt constraints.txt
+	@echo "==> installing tools to compare with (takes a few minutes once)"
+	$(PYTHON) -m venv build/venv-peers
+	build/venv-peers/bin/python -m pip install --quiet --constraint constraints.txt --editable . --requirement $<
+	@touch $@
+
+# Where Chainer can't be built, the figures do without it.
+$(CHAINER): benchmarks/peers/requirements-chainer.txt
+	$(PYTHON) -m venv build/venv-chainer
+	-build/venv-chainer/bin/python -m pip install --quiet $$(grep -v -E '^(#|chainer)' $<)
+	-build/venv-chainer/bin/python -m pip install --quiet --no-build-isolation --requirement $<
 	@touch $@
