@@ -74,8 +74,15 @@ def _panel(panel: Axes, growing: Growing, points: list[Point]) -> None:
         label="quartiles",
     )
     panel.plot(sizes, figures, "o-", color=_LINE, markersize=4, label="measured, median")
+    for point in (points[0], points[-1]):
+        panel.annotate(
+            f"{point.figure:,.0f}",
+            (point.size, point.figure),
+            xytext=(0, -13),
+            textcoords="offset points",
+            ha="center",
+        )
     panel.set(xscale="log", yscale="log", title=growing.name, ylabel=growing.unit)
     panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
     panel.minorticks_off()
-    top = max(figures) * 3
-    panel.set_ylim(min(figures) / 2, top)
+    panel.set_ylim(min(figures) / 3, max(figures) * 3)

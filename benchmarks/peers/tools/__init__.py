@@ -8,13 +8,13 @@ from importlib.util import find_spec
 from benchmarks.peers.tool import Tool
 
 GROUPS = {
-    "torchs": ("torch", "torch"),
     "transformerlens": ("transformer_lens", "transformer-lens"),
     "nnsight": ("nnsight", "nnsight"),
     "pyvene": ("pyvene", "pyvene"),
     "captum": ("captum", "captum"),
     "torchlens": ("torchlens", "torchlens"),
     "tdhook": ("tdhook", "tdhook"),
+    "torchs": ("torch", "torch"),
 }
 """The files, each with the package that it imports and the distribution that has the version."""
 
