@@ -20,13 +20,15 @@ VENV := .venv/.stamp-venv
 LIGHT := .venv/.stamp-light
 FULL := .venv/.stamp-full
 SITE := .venv/.stamp-site
+PEERS := build/venv-peers/.stamp
+CHAINER := build/venv-chainer/.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-types test-wheel check format docs bench wheel coverage hooks clean
+.PHONY: help demo test test-types test-wheel check format docs bench bench-peers wheel coverage hooks clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(LIGHT)  ## Train a small CNN on digits under hooks, write build/report.html
 	@mkdir -p build
@@ -64,6 +66,9 @@ wheel: $(FULL)  ## Build wheel and sdist in dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build --directory dist
 
+bench-peers: $(PEERS) $(CHAINER)  ## Measure the same work done with other tools, in environments of their own
+	build/venv-peers/bin/python -m benchmarks.peers --chainer build/venv-chainer/bin/python $(BENCH_ARGS)
+
 coverage: $(FULL)  ## Run the tests and show the lines they missed
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(PYTEST_ARGS)
@@ -100,4 +105,17 @@ $(FULL): $(VENV) pyproject.toml
 $(SITE): $(VENV) pyproject.toml
 	@echo "==> installing what builds the documentation"
 	$(INSTALL) --group docs
+	@touch $@
+
+$(PEERS): benchmarks/peers/requirements.txt constraints.txt
+	@echo "==> installing tools to compare with (takes a few minutes once)"
+	$(PYTHON) -m venv build/venv-peers
+	build/venv-peers/bin/python -m pip install --quiet --constraint constraints.txt --editable . --requirement $<
+	@touch $@
+
+# Where Chainer can't be built, the figures do without it.
+$(CHAINER): benchmarks/peers/requirements-chainer.txt
+	$(PYTHON) -m venv build/venv-chainer
+	-build/venv-chainer/bin/python -m pip install --quiet $$(grep -v -E '^(#|chainer)' $<)
+	-build/venv-chainer/bin/python -m pip install --quiet --no-build-isolation --requirement $<
 	@touch $@

@@ -8,94 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import hookline
-from benchmarks.runner import Variant, Work
+from benchmarks.models import GPT, digits_cnn, tiny, training_step
+from benchmarks.runner import Jobs, Variant, Work, whole
 from hookline.module_hooks import NonFiniteHook, TimerHook
-
-
-class Jobs:
-    """Several ways to do one piece of work: a variant says which one is done."""
-
-    def __init__(self, jobs: dict[str, Callable[[], object]]) -> None:
-        self._jobs = jobs
-        self._doing = next(iter(jobs.values()))
-
-    def run(self) -> None:
-        """Do it."""
-        self._doing()
-
-    def variants(self) -> dict[str, Variant]:
-        """The ways, by name."""
-        return {name: self._chosen(job) for name, job in self._jobs.items()}
-
-    def _chosen(self, job: Callable[[], object]) -> Variant:
-        @contextmanager
-        def chosen() -> Iterator[None]:
-            self._doing = job
-            yield
-
-        return chosen
-
-
-class Block(nn.Module):
-    """A block of a small GPT."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attention and MLP, each added to what came in."""
-        batch, length, width = x.shape
-        parts = self.qkv(self.norm1(x)).view(batch, length, 3, 4, width // 4).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(*parts, is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.norm2(x))
-
-
-class GPT(nn.Module):
-    """A small GPT: about 10 ms a training step on one core."""
-
-    def __init__(self, width: int = 128, depth: int = 4) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(64, width)
-        self.blocks = nn.Sequential(*[Block(width) for _ in range(depth)])
-        self.head = nn.Linear(width, 64)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The logits of the next tokens."""
-        return self.head(self.blocks(self.embed(tokens)))
-
-
-def digits_cnn() -> nn.Module:
-    """A CNN for the digits of scikit-learn, as in the example."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(512, 10),
-    )
-
-
-def training_step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
-    """Forward, backward and update."""
-    optimizer, loss = torch.optim.Adam(model.parameters()), nn.CrossEntropyLoss()
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss(model(x).flatten(0, -2), y).backward()
-        optimizer.step()
-
-    return step
 
 
 @contextmanager
@@ -136,7 +53,7 @@ def gpt_step() -> Work:
 
 def after_removal() -> Work:
     """Nothing registered, nothing paid: also once hooks were there."""
-    model, x = nn.Sequential(*[nn.Identity() for _ in range(100)]), torch.zeros(4)
+    model, x = tiny(100), torch.zeros(4)
 
     @contextmanager
     def removed() -> Iterator[None]:
@@ -168,7 +85,7 @@ def enter_and_exit() -> Work:
 
 def set_up() -> Work:
     """Hooks on 1,000 modules, put on and taken off."""
-    model = nn.Sequential(*[nn.Identity() for _ in range(1000)])
+    model = tiny(1000)
 
     def torchs() -> None:
         handles = [m.register_forward_hook(lambda *_: None) for m in model]
@@ -187,7 +104,12 @@ def set_up() -> Work:
         hookline.capture(model).close()
 
     jobs = Jobs(
-        {"torch's hooks": torchs, "hookline's": ours, "watch": watched, "capture": captured}
+        {
+            "torch's hooks": whole(torchs),
+            "hookline's": whole(ours),
+            "watch": whole(watched),
+            "capture": whole(captured),
+        }
     )
     return Work("set-up and removal, a module", jobs.run, 1000, jobs.variants(), 1)
 
@@ -213,7 +135,7 @@ def capture_leaves() -> Work:
             model(tokens)
         assert len(acts) == len(leaves)
 
-    jobs = Jobs({"raw torch hooks": raw, "capture": ours})
+    jobs = Jobs({"raw torch hooks": whole(raw), "capture": whole(ours)})
     return Work("capture of all leaves (GPT, forward)", jobs.run, 1, jobs.variants(), 3)
 
 

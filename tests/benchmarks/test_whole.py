@@ -1,0 +1,70 @@
+"""Whole processes: what they take is what the system says, and ratios are within a round."""
+
+import pytest
+
+from benchmarks import whole
+from benchmarks.whole import Program, Taken, starts, tables, taken, whole_programs
+
+
+def test_what_a_process_takes_is_its_own():
+    """A process that sleeps takes wall time and hardly any CPU time."""
+    sleeping = taken(("-c", "import time; time.sleep(0.5)"))
+    assert sleeping.wall >= 0.5
+    assert 0 < sleeping.cpu < sleeping.wall
+
+
+def test_a_process_that_fails_is_not_measured():
+    """What it said is in the error."""
+    with pytest.raises(RuntimeError, match=r"ended with 3: no good"):
+        taken(("-c", "import sys; print('no good', file=sys.stderr); sys.exit(3)"))
+
+
+def test_ratios_are_to_plain_python_in_the_same_round(monkeypatch):
+    """Whole to whole, and beyond what a process that has nothing to do takes."""
+    plain, under, counts = iter([10.0, 20.0, 40.0]), iter([12.0, 22.0, 48.0]), []
+
+    def pretend(arguments):
+        counts.append(arguments)
+        if arguments[-1] == "0":
+            seconds = 4.0 if "hookline" in arguments else 2.0
+        else:
+            seconds = next(under if arguments[:3] == ("-m", "hookline", "run") else plain)
+        return Taken(2 * seconds, seconds)
+
+    monkeypatch.setattr(whole, "WAYS", {"python": (), "run": ("-m", "hookline", "run")})
+    monkeypatch.setattr(whole, "taken", pretend)
+    program = Program("small", ("small.py",), "--steps", 7)
+    rows = whole_programs(3, [program])
+
+    assert [(row.way, row.clock, row.seconds) for row in rows] == [
+        ("python", "cpu", 20.0),
+        ("run", "cpu", 22.0),
+        ("python", "wall", 40.0),
+        ("run", "wall", 44.0),
+    ]
+    assert [row.ratio for row in rows] == pytest.approx([1.0, 1.2, 1.0, 1.2])
+    assert rows[1].beyond_start == pytest.approx(1.0)  # 8 / 8, 18 / 18 and 44 / 38
+    assert counts.count(("-m", "hookline", "run", "small.py", "--steps", "7")) == 3
+    assert "| small | `run` | cpu | 22.00 | ×1.200 |" in tables(rows, [])
+
+
+def test_the_programs_run_in_every_way():
+    """The smallest amount of work there is."""
+    for program in whole.PROGRAMS:
+        for way in whole.WAYS.values():
+            assert taken((*way, *program.command, program.amount, "0")).cpu > 0
+
+
+def test_starts_are_those_of_imports_and_of_show():
+    """Import of what is there already takes time too, and `hookline show` reads a real run."""
+    rows = starts(2)
+    assert [(row.what, row.clock) for row in rows] == [
+        (what, clock)
+        for what in (
+            "import hookline, after torch",
+            "import hookline.module_hooks, after torch",
+            "hookline show, the whole process",
+        )
+        for clock in ("cpu", "wall")
+    ]
+    assert all(row.seconds > 0 for row in rows)
