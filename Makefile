@@ -62,12 +62,12 @@ docs: $(SITE)  ## Build the documentation in build/site; a warning or a dead lin
 bench: $(FULL)  ## Measure overheads, write a table as Markdown and JSON
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+bench-peers: $(PEERS) $(CHAINER)  ## Measure the same work done with other tools, in environments of their own
+	build/venv-peers/bin/python -m benchmarks.peers --chainer build/venv-chainer/bin/python $(BENCH_ARGS)
+
 wheel: $(FULL)  ## Build wheel and sdist in dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build --directory dist
-
-bench-peers: $(PEERS) $(CHAINER)  ## Measure the same work done with other tools, in environments of their own
-	build/venv-peers/bin/python -m benchmarks.peers --chainer build/venv-chainer/bin/python $(BENCH_ARGS)
 
 coverage: $(FULL)  ## Run the tests and show the lines they missed
 	$(BIN)/coverage erase

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+import hookline
 from hookline import FunctionHook, FunctionNode, ModuleHook
 
 
@@ -413,6 +414,114 @@ def test_r8_backward_under_a_checkpoint(reentrant):
     assert Counter(labels(inside)) == Counter(labels(forward))
     ran = hook.repeated if reentrant else forward
     assert {id(f) for f in inside} == {id(f) for f in ran}
+
+
+class Owner(nn.Module):
+    """A layer, and a function that can carry hooks of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.tanh = FunctionNode(torch.tanh)
+
+    def forward(self, x):
+        return self.tanh(self.layer(x))
+
+
+class Owners(nn.Module):
+    """Two of them under one checkpoint, each called twice."""
+
+    def __init__(self, *, reentrant):
+        super().__init__()
+        self.parts = nn.Sequential(Owner(), Owner())
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        for _ in range(2):
+            x = checkpoint(self.parts, x, use_reentrant=self.reentrant)
+        return x
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_r8_a_function_with_a_hook_of_its_own_is_repeated(reentrant):
+    """Where no module is watched, its repeats still have the places of what they repeat."""
+    model, hook = Owners(reentrant=reentrant), Places()
+    nodes = [part.tanh for part in model.parts]
+    for node in nodes:
+        node.add_hook(hook)
+    for _ in range(2):
+        model(inputs()).sum().backward()
+    for node in nodes:
+        node.delete_hook("Places")
+
+    place = [f"parts.{part}:tanh[{call}]" for call in (0, 1) for part in (0, 1)]
+    assert [(f.label, f.pass_number) for f in hook.forward] == [
+        (p, n) for n in (0, 1) for p in place
+    ]
+    repeated = [*place[2:], *place[:2]]  # the part that ran last is repeated first
+    assert [(f.label, f.pass_number) for f in hook.repeated] == [
+        (p, n) for n in (0, 1) for p in repeated
+    ]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_r8_a_hook_that_a_function_gets_before_a_second_backward(reentrant):
+    """What a scope saw in the forward is known in each backward, also in one that fails."""
+    model, scope, late = Owner(), Places(), Places()
+
+    class Fails(FunctionHook):
+        def forward_preprocess(self, function, in_data):
+            raise ZeroDivisionError
+
+    with scope:
+        y = checkpoint(model, inputs(), use_reentrant=reentrant).sum()
+    y.backward(retain_graph=True)
+    model.tanh.add_hook(late)
+    y.backward(retain_graph=True)
+    model.tanh.add_hook(Fails())
+    with pytest.raises(ZeroDivisionError):
+        y.backward()
+    model.tanh.delete_hook("Places")
+    model.tanh.delete_hook("Fails")
+
+    (first,) = [f for f in scope.forward if f.name == "tanh"]
+    assert late.forward == []
+    assert [(f.label, f.pass_number) for f in late.repeated] == 2 * [
+        (first.label, first.pass_number)
+    ]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_r8_functions_that_are_seen_only_when_repeated(reentrant):
+    """They say that they are repeats, of the root that the checkpoint calls, and count apart."""
+    model, hook = Owners(reentrant=reentrant), Places()
+    y = model(inputs()).sum()
+    with hook:
+        y.backward(retain_graph=True)
+        y.backward()
+        model(inputs())
+
+    assert {f.module_path for f in hook.repeated} == {"0", "0.layer", "1", "1.layer"}
+    assert len(hook.repeated) == 16
+    seen = [f.label for f in hook.forward if f.name == "tanh"]
+    assert seen == ["parts.0:tanh[0]", "parts.1:tanh[0]", "parts.0:tanh[1]", "parts.1:tanh[1]"]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_p6_a_scope_that_is_opened_inside_a_backward_sees_what_is_repeated(reentrant):
+    """The next events are its own, though autograd began with the modes of before."""
+    model, hook = Owners(reentrant=reentrant), Places()
+
+    def enter(module, gradients):
+        hook.__enter__()
+
+    with hookline.register_full_backward_pre_hook(model, enter):
+        y = model(inputs())
+        y.sum().backward()
+    hook.__exit__(None, None, None)
+
+    assert [f.name for f in hook.repeated] == 4 * ["linear", "tanh"]
+    assert not hook.forward
 
 
 def test_r8_functions_in_a_reentrant_checkpoint_outside_of_modules():

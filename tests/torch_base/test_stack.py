@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from hookline import ModuleHook, add_hook, register_full_backward_hook
+from hookline.torch_base.paths import roots
 from hookline.torch_base.stack import steps
 
 FORWARD, BACKWARD = ("forward_pre", "forward"), ("backward_pre", "backward")
@@ -658,6 +659,29 @@ def test_r8_a_retained_graph_is_repeated_each_time():
         y.backward()
 
     assert calls.take("path", "index", "pass_number", "recomputing") == first
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_r8_calls_that_are_seen_only_when_repeated(options):
+    """They say that they are repeats, each with a number of its own; what comes after is apart."""
+    model = nn.Sequential(Block())
+    roots.declare(model)  # it is not called in the steps, only its child
+
+    def step():
+        part = lambda x: model[0](model[0](x))  # noqa: E731
+        return checkpoint(part, X.clone().requires_grad_(), **options).sum()
+
+    y = step()
+    with Calls("forward_pre") as calls:
+        y.backward()
+        repeated = calls.take("path", "index", "recomputing")
+        step()
+        after = calls.take("path", "index", "recomputing")
+
+    known = [("0", 0), ("0.act", 0), ("0.layer", 0), ("0.act", 1)]
+    known += [("0", 1), ("0.act", 2), ("0.layer", 1), ("0.act", 3)]
+    assert repeated == [(path, index, True) for path, index in known]
+    assert after[:4] == [(path, index, False) for path, index in known[:4]]
 
 
 def test_r8_calls_by_a_backward_hook_are_ordinary():

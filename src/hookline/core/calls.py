@@ -58,16 +58,15 @@ class Pass:
         mode: `train`, `eval`, or `no_grad` (a forward in training mode without gradients).
         starts: for each key, the autograd sequence numbers at which its calls began; the place
             in the list is the call index.
-        totals: how many calls of each function there were, by module path and name.
-        firsts: the index of a function's first call in a module call, by path, name and the
-            module call's index.
+        functions: the same for each function that a module calls, by module path and name.
+        totals: how many calls there were of each function that no module calls, by name.
         opener: the key whose call began the pass.
-        backwards: how many backward runs the thread had begun before.
+        backwards: how often a backward run had begun or ended in the thread before.
     """
 
     __slots__ = (
         "backwards",
-        "firsts",
+        "functions",
         "mode",
         "number",
         "opener",
@@ -86,9 +85,9 @@ class Pass:
         self.mode = mode
         self.opener = opener
         self.backwards = backwards
-        self.totals: dict[tuple[str | None, str], int] = {}
-        self.firsts: dict[tuple[str, str, int], int] = {}
         self.starts: dict[object, list[int]] = {}
+        self.functions: dict[object, list[int]] = {}
+        self.totals: dict[str, int] = {}
 
 
 class InPass:
@@ -131,8 +130,9 @@ class Call(InPass):
     Attributes:
         index: 0 for the first call in the pass, 1 for the next, and so on.
         recomputing: whether activation checkpointing repeats an earlier call; the index is that
-            of the call it repeats.
-        repeats: where autograd's numbering stood when the call that it repeats began.
+            of the call it repeats, if that one was seen.
+        repeats: where autograd's numbering stood when the call that it repeats began; None if it
+            repeats none, or one that was not seen.
         parent: the watched call inside of which it runs.
         phase: the phase of the event that runs, else None.
         thread: the number of the thread that it runs in.
@@ -147,7 +147,7 @@ class Call(InPass):
 
     index: int = 0
     recomputing: bool = False
-    repeats: int = 0
+    repeats: int | None = None
     parent: Call | None = None
     phase: Phase | None = None
     start: int = 0

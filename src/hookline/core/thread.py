@@ -38,7 +38,8 @@ class Thread:
         grad: whether gradients were on when the outermost call began, if it is not watched.
         number: which thread it is; autograd numbers its nodes anew in each thread.
         process: the process that it runs in.
-        backwards: how many backward runs the thread has begun.
+        backwards: how often a backward run began or ended in the thread; what is counted anew in
+            one, for want of knowing better, is apart from what comes after.
         worker: whether this is one of autograd's worker threads, which act for their callers;
             None until that is known.
         hidden: whether a function runs, so that those which it calls are part of it.

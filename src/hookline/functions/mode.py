@@ -20,6 +20,7 @@ from hookline.functions.naming import Class, Kind, classify
 from hookline.functions.places import lineup_of
 from hookline.torch_base import private
 from hookline.torch_base.patch import Patch, Stand
+from hookline.torch_base.repeats import in_checkpoint, repeated_around
 from hookline.torch_base.stack import acting, current_thread
 
 
@@ -65,13 +66,10 @@ def inside_backward(thread: Thread) -> bool:
     """
     if not thread.runs and not thread.worker:
         return False
-    above = thread.stack[-1] if thread.stack else None
-    if getattr(above, "recomputing", False):
+    if repeated_around(thread) is not None:
         return False
     # Gradients are on for what a checkpoint repeats, and off for what it does besides.
-    if not torch.is_grad_enabled():
-        return True
-    return not (private.is_repeating() or private.is_reentrant_checkpoint(private.current_node()))
+    return not (torch.is_grad_enabled() and in_checkpoint(thread))
 
 
 # Custom functions.

@@ -10,9 +10,10 @@ from torch import nn
 from hookline.core.calls import Call, Pass
 from hookline.core.thread import Thread
 from hookline.functions.call import FunctionCall
-from hookline.torch_base.paths import executing_path
+from hookline.torch_base.paths import executing_path, roots
+from hookline.torch_base.private import sequence_number
 from hookline.torch_base.replicas import key_of
-from hookline.torch_base.stack import pass_of, steps
+from hookline.torch_base.stack import pass_of, settle_repeat, steps
 
 
 class _Outside:
@@ -29,8 +30,8 @@ _OUTSIDE: Final = _Outside()
 def place_function(call: FunctionCall, thread: Thread) -> None:
     """Settle which call this is: module path, pass and index.
 
-    Functions are counted by module path and name in a pass. Inside a module call that a
-    checkpoint repeats, counting starts where it started when the call ran first.
+    Functions are counted by module path and name in a pass. What a checkpoint repeats takes the
+    number of what it repeats.
 
     Args:
         call: the new call, filled in here.
@@ -38,39 +39,45 @@ def place_function(call: FunctionCall, thread: Thread) -> None:
     """
     call.thread = thread.number
     above: Any = thread.stack[-1] if thread.stack else None
-    if isinstance(above, Call):
-        call.parent = above
-        call.module_path = getattr(above, "path", None)
-        call.running = above.running
-        call.recomputing = above.recomputing
-        call.index = _index_in(above, call.name)
-        return
     if above is None:
-        call.running = outside(thread)
-        # Only a checkpoint calls functions outside of any module inside a backward run.
-        call.recomputing = bool(thread.runs or thread.worker)
-    else:
+        _place_outside(call, thread)
+        return
+    call.start = sequence_number()
+    if isinstance(above, Call):
+        call.parent, call.running = above, above.running
+        call.module_path = getattr(above, "path", None)
+    if (thread.runs or thread.worker) and _repeats(call, above, thread):
+        return
+    if not isinstance(above, Call):
         call.module_path, call.running = _bare_module(above, thread)
+    functions, key = call.running.functions, (call.module_path, call.name)
+    starts = functions.get(key)
+    if starts is None:
+        functions[key] = [call.start]
+    else:
+        call.index = len(starts)
+        starts.append(call.start)
+
+
+def _place_outside(call: FunctionCall, thread: Thread) -> None:
+    call.running = outside(thread)
+    # Only a checkpoint calls functions outside of any module inside a backward run.
+    call.recomputing = bool(thread.runs or thread.worker)
     totals = call.running.totals
+    call.index = totals.get(call.name, 0)
+    totals[call.name] = call.index + 1
+
+
+def _repeats(call: FunctionCall, above: Any, thread: Thread) -> bool:
+    """Whether a function that a module calls inside a backward repeats one that is known."""
+    if call.parent is not None:
+        root = call.running.root
+    else:
+        root = roots.root_of(above)
+        call.module_path = executing_path(root, above, thread.stack)
     key = (call.module_path, call.name)
-    call.index = totals.get(key, 0)
-    totals[key] = call.index + 1
-
-
-def _index_in(above: Any, name: str) -> int:
-    """The index of the next call of a function in a module call."""
-    if above.functions is None:
-        above.functions = {}
-    count = above.functions.get(name, 0)
-    above.functions[name] = count + 1
-    running, key = above.running, (above.path, name)
-    index = running.totals.get(key, 0)
-    if above.recomputing:
-        return running.firsts.get((*key, above.index), index) + count
-    if not count:
-        running.firsts[(*key, above.index)] = index
-    running.totals[key] = index + 1
-    return index
+    passes = (p for p in thread.passes if p.root is root and key in p.functions)
+    return settle_repeat(call, key, [(p, p.functions[key]) for p in passes], thread)
 
 
 def outside(thread: Thread) -> Pass:

@@ -27,6 +27,7 @@ from hookline.core.thread import Thread, local
 from hookline.torch_base.marks import OUTPUT_SEEN, Mark
 from hookline.torch_base.modes import dispatch_modes, function_modes
 from hookline.torch_base.patch import Patch, Stand
+from hookline.torch_base.private import sequence_number
 from hookline.torch_base.repeats import Repeats
 from hookline.torch_base.stack import (
     acting,
@@ -78,6 +79,10 @@ class Run:
         """Whether it is called inside of a function, and is part of it."""
         self._create_graph: Final = create_graph
         self.repeats: Final = Repeats() if outer is None else outer.repeats
+        self.begun: Final = sequence_number()
+        """Where autograd's numbering stood when it began."""
+        self.depth: Final = len(thread.stack)
+        """How many calls ran in the thread when it began; what it repeats lies above them."""
         self._notes: Final = thread.notes
         self._tracks: list[list[Window]] = []
         self._handles: list[Any] = []
@@ -273,6 +278,7 @@ def _run(
     finally:
         # Ctrl-C comes at calls: what needs none goes first, and what does is finished all the same.
         thread.hidden, thread.clock.depth, thread.culprit = hidden, depth, None
+        thread.backwards += 1
         del thread.runs[runs:]
         try:
             run.close()

@@ -12,8 +12,10 @@ from torch import nn
 from hookline.core.calls import Call, Key, Pass
 from hookline.core.thread import Thread, local
 from hookline.torch_base import private
+from hookline.torch_base.modes import function_modes
 from hookline.torch_base.optimizers import is_part_of_a_step
 from hookline.torch_base.paths import Root, executing_path, roots
+from hookline.torch_base.repeats import Known
 from hookline.torch_base.replicas import key_of, originals
 
 _TLS_NAME: Final = "hookline"
@@ -118,8 +120,17 @@ def place(call: Any, module: nn.Module, key: Key[nn.Module], thread: Thread) -> 
 
 
 def _repeats(call: Call, key: Key[nn.Module], thread: Thread) -> bool:
+    # Autograd gives each node the modes that were on when the run began; a scope may be newer.
+    if thread.functions.switch and not thread.hidden and private.current_node() is not None:
+        function_modes.put_on(thread.mode)
+    known = [(p, p.starts[key]) for p in thread.passes if key in p.starts]
+    return settle_repeat(call, key, known, thread)
+
+
+def settle_repeat(call: Call, key: object, known: Known, thread: Thread) -> bool:
+    """Whether a call repeats one that is known; see `Repeats.settle`."""
     run = acting_run(thread)
-    return run is not None and run.repeats.settle(call, key, thread)
+    return run is not None and run.repeats.settle(call, key, known, thread, run.begun)
 
 
 def pass_of(module: nn.Module, key: Key[nn.Module], thread: Thread) -> Pass:
@@ -128,7 +139,9 @@ def pass_of(module: nn.Module, key: Key[nn.Module], thread: Thread) -> Pass:
         return _open_pass(module, key, thread)
     running = thread.running
     if running is None:
-        running = thread.running = _open_pass_of(thread.stack[0], module, key, thread)
+        depth = thread.runs[-1].depth if thread.runs else 0
+        outermost = thread.stack[depth] if depth < len(thread.stack) else module
+        running = thread.running = _open_pass_of(outermost, module, key, thread)
     return running
 
 
@@ -136,7 +149,7 @@ def _open_pass_of(
     outermost: object, module: nn.Module, key: Key[nn.Module], thread: Thread
 ) -> Pass:
     """The pass that began with an outermost call which nobody watched."""
-    if isinstance(outermost, nn.Module) and not thread.runs:
+    if isinstance(outermost, nn.Module):
         return _open_pass(outermost, key_of(outermost), thread, grad=thread.grad)
     return _open_pass(module, key, thread)
 
