@@ -57,16 +57,16 @@ class Pass:
         mode: `train`, `eval`, or `no_grad` (a forward in training mode without gradients).
         starts: for each key, the autograd sequence numbers at which its calls began; the place
             in the list is the call index.
-        totals: how many calls of each function there were, by module path and name.
-        firsts: the index of a function's first call in a module call, by path, name and the
-            module call's index.
+        totals: how many calls of each function there were, by module path, then by name.
+        begins: those of a module's path when a call of the module began, by path and the call's
+            index: where counting starts again when a checkpoint repeats it.
         opener: the key whose call began the pass.
         backwards: how many backward runs the thread had begun before.
     """
 
     __slots__ = (
         "backwards",
-        "firsts",
+        "begins",
         "mode",
         "number",
         "opener",
@@ -85,8 +85,8 @@ class Pass:
         self.mode = mode
         self.opener = opener
         self.backwards = backwards
-        self.totals: dict[tuple[str | None, str], int] = {}
-        self.firsts: dict[tuple[str, str, int], int] = {}
+        self.totals: dict[str | None, dict[str, int]] = {}
+        self.begins: dict[tuple[str, int], dict[str, int]] = {}
         self.starts: dict[object, list[int]] = {}
 
 

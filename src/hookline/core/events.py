@@ -41,16 +41,8 @@ def fire(
         for entry, callback in pairs:
             if entry.alive:
                 entry.fired = True
-                if entry.paired:
-                    thread.busy = True
-                    try:
-                        if arguments is None:
-                            callback(call)
-                        else:
-                            callback(*arguments)
-                    finally:
-                        thread.busy = False
-                elif arguments is None:
+                thread.busy = entry.paired
+                if arguments is None:
                     callback(call)
                 else:
                     callback(*arguments)
@@ -59,6 +51,7 @@ def fire(
             blame(error, entry, call, thread, notes)
         raise
     finally:
+        thread.busy = False
         call.phase = None
 
 

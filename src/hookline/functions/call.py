@@ -26,13 +26,13 @@ class FunctionCall(Call):
     Attributes:
         name: the readable name of the function, such as `linear`, `add` or `getitem`.
         type: what it is called in tables of types: the name.
-        module_path: the path of the module whose forward called it; None outside any.
         outputs: the tensors it returned, or wrote into (during `forward_postprocess` only).
         node: the `FunctionNode` through which it was called, if it was.
     """
 
     name: str
-    module_path: str | None = None
+    own_path: str | None = None
+    """The path of the module that called it, where that is not `parent`."""
     outputs: tuple[Tensor, ...] | None = None
     node: FunctionNode | None = None
     count: int = 0
@@ -50,6 +50,11 @@ class FunctionCall(Call):
         return self.name
 
     @property
+    def module_path(self) -> str | None:
+        """The path of the module whose forward called it; None outside any."""
+        return self.own_path if self.parent is None else getattr(self.parent, "path", None)
+
+    @property
     def label(self) -> str:
         """Its address: `layers.3.self_attn:softmax[0]`; without a module, `softmax[0]`."""
         call = f"{self.name}[{self.index}]"
@@ -58,7 +63,7 @@ class FunctionCall(Call):
     @property
     def in_data(self) -> tuple[Tensor | None, ...]:
         """The input tensors that are still there, in order; None for those that are not."""
-        return tuple([t if isinstance(t, Tensor) else t() for t in self.inputs])
+        return tuple([each() if type(each) is ref else each for each in self.inputs])
 
     def replace(self, value: object) -> None:
         """Change what flows.

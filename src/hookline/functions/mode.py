@@ -17,7 +17,7 @@ from hookline.core.entry import EMPTY
 from hookline.core.thread import Thread, local
 from hookline.functions.engine import run_function
 from hookline.functions.naming import Class, Kind, classify
-from hookline.functions.places import lineup_of
+from hookline.functions.places import everywhere, lineup_of
 from hookline.torch_base import private
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.stack import acting, current_thread
@@ -51,7 +51,9 @@ class FunctionMode(TorchFunctionMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         if thread.worker is not False:
             acting(thread)
-        lineup = lineup_of(thread)
+        lineup = thread.functions.lineup  # as in `lineup_of`, a frame less
+        if everywhere.lineup is not EMPTY:
+            lineup = everywhere.behind(lineup)
         if lineup is EMPTY or ((thread.runs or thread.worker) and inside_backward(thread)):
             return func(*args, **kwargs) if kwargs else func(*args)
         return run_function(func, name, args, kwargs or {}, lineup, thread)

@@ -40,37 +40,35 @@ def place_function(call: FunctionCall, thread: Thread) -> None:
     above: Any = thread.stack[-1] if thread.stack else None
     if isinstance(above, Call):
         call.parent = above
-        call.module_path = getattr(above, "path", None)
         call.running = above.running
         call.recomputing = above.recomputing
-        call.index = _index_in(above, call.name)
-        return
-    if above is None:
-        call.running = outside(thread)
+        counts = above.functions  # pyright: ignore[reportAttributeAccessIssue]
+        if counts is None:
+            counts = _counts_in(above)
+    elif above is None:
+        counts = outside(thread).totals.setdefault(None, {})
+        call.running = thread.outside
         # Only a checkpoint calls functions outside of any module inside a backward run.
         call.recomputing = bool(thread.runs or thread.worker)
     else:
-        call.module_path, call.running = _bare_module(above, thread)
-    totals = call.running.totals
-    key = (call.module_path, call.name)
-    call.index = totals.get(key, 0)
-    totals[key] = call.index + 1
+        call.own_path, call.running = _bare_module(above, thread)
+        counts = call.running.totals.setdefault(call.own_path, {})
+    name = call.name
+    index = call.index = counts.get(name, 0)
+    counts[name] = index + 1
 
 
-def _index_in(above: Any, name: str) -> int:
-    """The index of the next call of a function in a module call."""
-    if above.functions is None:
-        above.functions = {}
-    count = above.functions.get(name, 0)
-    above.functions[name] = count + 1
-    running, key = above.running, (above.path, name)
-    index = running.totals.get(key, 0)
+def _counts_in(above: Any) -> dict[str, int]:
+    """The counts from which a module call's functions get their indices."""
+    running, path = above.running, above.path
+    counts = running.totals.setdefault(path, {})
+    begin = (path, above.index)
     if above.recomputing:
-        return running.firsts.get((*key, above.index), index) + count
-    if not count:
-        running.firsts[(*key, above.index)] = index
-    running.totals[key] = index + 1
-    return index
+        counts = dict(running.begins.get(begin, counts))
+    else:
+        running.begins[begin] = dict(counts)
+    above.functions = counts
+    return counts
 
 
 def outside(thread: Thread) -> Pass:

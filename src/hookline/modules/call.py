@@ -48,7 +48,7 @@ class ModuleCall(Call):
     inputs_outline: Outline | None = None
     window: ModuleWindow | None = None
     functions: dict[str, int] | None = None
-    """How many calls of each function there were in it."""
+    """How many calls of each function there were by its path, once one was called in it."""
     wrapped: weakref.ref[HookRegistry] | None = None
     """The hooks of the layer inside a wrapper, if it is that layer's call: only they see it."""
     region: weakref.ref[nn.Module] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 from torch.autograd.graph import Node
@@ -14,20 +14,9 @@ if TYPE_CHECKING:
     from hookline.torch_base.marks import Mark
 
 
-class Visit(NamedTuple):
-    """A node that will run.
-
-    Attributes:
-        number: its sequence number; a thread's nodes run in descending order.
-        node: the node.
-        marks: what calls left on it.
-        thread: the number of the thread that made it, as far as marks tell, else None.
-    """
-
-    number: int
-    node: Node
-    marks: Sequence[Mark]
-    thread: int | None
+Visit: TypeAlias = "tuple[int, Node, Sequence[Mark], int | None]"
+"""A node that will run: its sequence number, the node, what calls left on it, and the number of
+the thread that made it, as far as marks tell. A thread's nodes run in descending order."""
 
 
 def visits(outputs: Iterable[Any], inputs: Sequence[Any] | None) -> list[Visit]:
@@ -54,7 +43,7 @@ def visits(outputs: Iterable[Any], inputs: Sequence[Any] | None) -> list[Visit]:
         marks = node_metadata(node).get(MARKS, ())
         if marks:
             thread = marks[0].call.thread
-        found.append(Visit(number, node, marks, thread))
+        found.append((number, node, marks, thread))
         for following, _ in node.next_functions:
             if following is not None:
                 todo.append((following, thread))

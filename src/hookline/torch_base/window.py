@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import maxsize
 from typing import Any, Final
 
 from torch import Tensor
 
 from hookline.core.calls import Call
+from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
 from hookline.core.events import (
     abort,
@@ -49,17 +51,19 @@ class Window:
         late: whether gradients of outputs arrived after it had begun.
         replaced: the places of outputs whose gradients a hook replaced.
         lineup: the hooks at its begin.
+        version: that of what was registered then.
         begun: the hook objects whose begin ran.
     """
 
     # Defaults on the class: a run makes many windows, and most keep most of them.
-    close = 0
+    close = maxsize
     waiting = 0
     started = False
     ending = False
     late = False
     replaced: frozenset[int] = frozenset()
     lineup: Lineup = EMPTY
+    version = -1
     begun: tuple[Entry, ...] = ()
 
     def __init__(self, call: Call, run: Any) -> None:
@@ -127,10 +131,14 @@ class Window:
         """Call the hooks' begins."""
         self.started = True
         self.call.now = thread.clock.now
+        self.version = demand.version
         lineup = self.lineup = self.current()
         try:
-            if lineup.backward_pre:
-                fire(lineup.backward_pre, self.call, self.arguments(), BACKWARD_PRE, thread)
+            if lineup.backward_pre or lineup.backward:
+                # Also for an end alone: inputs that autograd saved are gone when nodes have run.
+                arguments = self.arguments()
+                if lineup.backward_pre:
+                    fire(lineup.backward_pre, self.call, arguments, BACKWARD_PRE, thread)
             self.begun = lineup.paired_backward
             if lineup.gradients:
                 self.arrived(list(self.out), thread)
@@ -145,7 +153,7 @@ class Window:
         """Call the hooks' ends: of hook objects just those whose begin ran."""
         self.ending = True
         self.call.now = thread.clock.now
-        lineup = self.current()
+        lineup = self.lineup if self.version == demand.version else self.current()
         pairs = lineup.backward
         if lineup is not self.lineup:
             lineup = with_displaced(lineup, self.begun)
