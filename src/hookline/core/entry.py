@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
 from hookline.core.phases import Phase
@@ -155,7 +155,9 @@ class Lineup:
     A lineup never changes: registering and removing make a new one, so whoever runs through one
     has a snapshot. Order: scoped hooks of the thread, hooks for all modules, hooks of the one
     module or function; within each in the order of registration, those with `prepend` in front.
-    The tuples are prepared when the first event needs them, so registering costs little.
+    The tuples are prepared when the first event needs them, so registering costs little: until
+    then it is an `_Unprepared`, since Python takes long to read the attributes of a class with a
+    `__getattr__`.
     """
 
     __slots__ = (
@@ -178,6 +180,7 @@ class Lineup:
         "watches_backward",
     )
 
+    entries: tuple[Entry, ...]
     forward_pre: Pairs
     forward: Pairs
     backward_pre: Pairs
@@ -195,14 +198,10 @@ class Lineup:
     """Whether more is to be done around the layer than to fire events."""
     _merged: WeakKeyDictionary[Lineup, Lineup]
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self.entries: Final = tuple(entries)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in Lineup.__slots__:
-            raise AttributeError(name)
-        self._prepare()
-        return getattr(self, name)
+    def __new__(cls, entries: Iterable[Entry] = ()) -> Self:
+        new = object.__new__(_Unprepared)
+        new.entries = tuple(entries)
+        return new  # type: ignore[return-value]
 
     def _prepare(self) -> None:
         self.forward_pre = self._at(Phase.FORWARD_PRE)
@@ -242,6 +241,19 @@ class Lineup:
         taken = {e.key for e in self.entries if e.key in named}
         front = [named[e.key] if e.key in taken and e.key else e for e in self.entries]
         return Lineup(front + [e for e in own.entries if e.key is None or e.key not in taken])
+
+
+class _Unprepared(Lineup):
+    """A lineup that no event has looked at yet; when one does, it becomes a plain one."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Lineup.__slots__:
+            raise AttributeError(name)
+        self._prepare()
+        self.__class__ = Lineup
+        return getattr(self, name)
 
 
 EMPTY: Final = Lineup()

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from hookline.core.entry import EMPTY
 from hookline.core.thread import Thread, local
 from hookline.functions.engine import run_function
-from hookline.functions.naming import Class, Kind, classify
+from hookline.functions.naming import PASSED, Class, classify
 from hookline.functions.places import everywhere, lineup_of
 from hookline.torch_base import private
 from hookline.torch_base.patch import Patch, Stand
@@ -47,7 +47,7 @@ class FunctionMode(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         thread = local.thread
         kind, name = _classes[func]
-        if kind is Kind.PASSED or thread.hidden or thread.busy:
+        if kind is PASSED or thread.hidden or thread.busy:
             return func(*args, **kwargs) if kwargs else func(*args)
         if thread.worker is not False:
             acting(thread)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class FunctionWindow(Window):
     """Fires the backward events of a function call."""
 
+    __slots__ = ()
     call: FunctionCall  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def current(self) -> Lineup:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class ModuleWindow(Window):
     """Fires the backward events of a module call."""
 
+    __slots__ = ()
     call: ModuleCall  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property

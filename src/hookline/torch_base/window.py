@@ -33,6 +33,9 @@ from hookline.torch_base.marks import (
 from hookline.torch_base.readable import copied
 
 
+_NONE: Final[frozenset[int]] = frozenset()
+
+
 class Window:
     """The backward of one call in one run.
 
@@ -55,23 +58,38 @@ class Window:
         begun: the hook objects whose begin ran.
     """
 
-    # Defaults on the class: a run makes many windows, and most keep most of them.
-    close = maxsize
-    waiting = 0
-    started = False
-    ending = False
-    late = False
-    replaced: frozenset[int] = frozenset()
-    lineup: Lineup = EMPTY
-    version = -1
-    begun: tuple[Entry, ...] = ()
+    # Slots, since Python takes long to read a default that stands on the class.
+    __slots__ = (
+        "__weakref__",
+        "begun",
+        "call",
+        "close",
+        "ending",
+        "inputs",
+        "late",
+        "lineup",
+        "new_inputs",
+        "out",
+        "replaced",
+        "run",
+        "started",
+        "version",
+        "waiting",
+    )
 
     def __init__(self, call: Call, run: Any) -> None:
         self.call = call
-        self.run: Final = run
+        self.run = run
+        self.close = maxsize
+        self.waiting = 0
+        self.started = self.ending = self.late = False
         self.out: dict[int, Tensor | None] = {}
         self.inputs: dict[int, Tensor | None] = {}
         self.new_inputs: dict[int, Tensor | None] = {}
+        self.replaced: frozenset[int] = _NONE
+        self.lineup: Lineup = EMPTY
+        self.version = -1
+        self.begun: tuple[Entry, ...] = ()
 
     # What the level of the call has to say.
 
