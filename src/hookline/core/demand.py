@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from hookline.core.entry import Entry
+
+
+def _unconnected(callback: Callable[..., object], *arguments: Any) -> object:
+    return callback(*arguments)
 
 
 class Demand:
     """How many registered hooks need a costly service; with none, the engine leaves it out."""
 
-    __slots__ = ("backward", "clock", "modes", "version")
+    __slots__ = ("apart", "backward", "clock", "modes", "version")
 
     def __init__(self) -> None:
         self.clock = 0
@@ -19,6 +24,8 @@ class Demand:
         """Hooks that run in the backward."""
         self.modes = 0
         """Hooks with a dispatch mode."""
+        self.apart: Callable[..., object] = _unconnected
+        """Calls a callback with these modes off; connected by the floor that has them."""
         self.version = 0
         """Changes with every registration and removal: what was looked up may be out of date."""
 

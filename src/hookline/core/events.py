@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hookline.core.demand import demand
 from hookline.core.entry import Lineup
 from hookline.core.notes import add_detail, annotate, is_annotated
 
@@ -42,7 +43,9 @@ def fire(
             if entry.alive:
                 entry.fired = True
                 thread.busy = entry.paired
-                if arguments is None:
+                if demand.modes and entry.paired:
+                    demand.apart(callback, *([call] if arguments is None else arguments))
+                elif arguments is None:
                     callback(call)
                 else:
                     callback(*arguments)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from torch import Tensor
 
@@ -42,7 +43,8 @@ class FunctionCall(Call):
     window: FunctionWindow | None = None
     arguments: list[Any] | None = None
     """What the callbacks of the event that runs get; later hooks see what earlier ones replaced."""
-    inputs: tuple[ref[Tensor] | Tensor, ...] = ()
+    inputs: tuple[Callable[[], Tensor | None], ...] = ()
+    """What gives the input tensors, as long as they are there."""
 
     @property
     def type(self) -> str:
@@ -63,7 +65,7 @@ class FunctionCall(Call):
     @property
     def in_data(self) -> tuple[Tensor | None, ...]:
         """The input tensors that are still there, in order; None for those that are not."""
-        return tuple([each() if type(each) is ref else each for each in self.inputs])
+        return tuple(map(operator.call, self.inputs))
 
     def replace(self, value: object) -> None:
         """Change what flows.

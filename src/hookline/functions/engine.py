@@ -52,8 +52,7 @@ def run_function(  # noqa: C901, PLR0912, PLR0913 - one frame, as in the engine 
         return func(*args, **kwargs)
     call = FunctionCall()
     call.name, call.args, call.kwargs = name, args, kwargs
-    if node is not None:
-        call.node = node
+    call.node = node
     begun: tuple[Entry, ...] | None = None
     notes, version, timed, depth = thread.notes, demand.version, demand.clock, thread.clock.depth
     try:
@@ -90,7 +89,6 @@ def run_function(  # noqa: C901, PLR0912, PLR0913 - one frame, as in the engine 
             pairs = ends(lineup.forward, begun)
         if pairs:
             fire(pairs, call, arguments, FORWARD, thread)
-        if marked:
             call.hidden = sequence_number()
         return call.out  # noqa: TRY300 - `else` would come after `finally`'s
     except BaseException as error:

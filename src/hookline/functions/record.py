@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from weakref import ref
 
 from torch import Tensor
@@ -49,26 +49,32 @@ def mark_outputs(call: FunctionCall, in_data: Sequence[Tensor], *, keep: bool) -
     else:
         _mark_nodes(call, outputs, in_data)
     # Weak, since an input may lead back to the node that holds the call.
-    call.inputs = tuple([t.detach() for t in in_data] if keep else map(ref, in_data))
+    call.inputs = tuple(map(_held if keep else ref, in_data))
+
+
+def _held(tensor: Tensor) -> Callable[[], Tensor]:
+    detached = tensor.detach()
+    return lambda: detached
 
 
 def _mark_nodes(call: FunctionCall, outputs: Sequence[Tensor], in_data: Sequence[Tensor]) -> None:
     # Views make their nodes when they are asked for, so ask before the range is closed.
     nodes = [tensor.grad_fn for tensor in outputs]
-    call.stop = sequence_number()
-    if call.stop == call.start:
+    start, stop = call.start, sequence_number()
+    call.stop = stop
+    if stop == start:
         return
-    seen: set[tuple[int, int]] = set()
+    edges: set[tuple[int, int]] = set()
     for place, node in enumerate(nodes):
         if node is None:
             continue
         tensor = outputs[place]
         if tensor._is_view() and any(tensor is t for t in in_data):  # noqa: SLF001 - documented
             _mark_base(tensor, call, place)
-        if node_number(node) >= call.start:
+        if node_number(node) >= start:
             edge = (id(node), tensor.output_nr)
-            if edge not in seen:
-                seen.add(edge)
+            if edge not in edges:  # one tensor that is there twice has one gradient
+                edges.add(edge)
                 mark(node, tensor, call, OUTPUT, place)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from hookline.core.calls import Call
@@ -39,10 +40,13 @@ def add_unrecorded(run: Run, group: list[Visit], windows: dict[Call, Window]) ->
     """
     if not lineup_of(run.thread).watches_backward or _is_part_of_a_function(run):
         return
+    left = [place for place, (_, _, marks, _) in enumerate(group) if not _is_output(marks)]
+    if not left:
+        return
     recorded = _Ranges([call for call in windows if isinstance(call, FunctionCall)])
     modules = _Modules([call for call in windows if not isinstance(call, FunctionCall)])
     counts: Counter[tuple[str | None, str]] = Counter()
-    for place in reversed(range(len(group))):
+    for place in reversed(left):
         number, node, marks, thread = group[place]
         if recorded.cover(number) or _is_no_function(node):
             continue
@@ -50,6 +54,11 @@ def add_unrecorded(run: Run, group: list[Visit], windows: dict[Call, Window]) ->
         windows[call] = call.window_type(call, run)
         own = [Mark(call, Role.OUTPUT, slot, slot) for slot in range(call.count)]
         group[place] = number, node, [*own, *marks], thread
+
+
+def _is_output(marks: Sequence[Mark]) -> bool:
+    """Whether a node makes an output of a recorded function; inner calls come first."""
+    return bool(marks) and isinstance(marks[0].call, FunctionCall)
 
 
 def _is_part_of_a_function(run: Run) -> bool:

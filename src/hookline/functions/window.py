@@ -36,8 +36,7 @@ class FunctionWindow(Window):
         return arguments
 
     def _out_grad(self) -> tuple[Tensor | None, ...]:
-        get = self.out.get
-        return tuple([get(place) for place in range(self.call.count)])
+        return tuple(map(self.out.get, range(self.call.count)))
 
     def settle(self) -> None:
         """Drop the gradients: the call outlives the run."""

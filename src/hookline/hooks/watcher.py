@@ -200,7 +200,8 @@ class Watcher:
             self._bad_parameters.discard(parameter)
             return
         known = parameter in self._bad_parameters
-        self._bad_parameters.discard(parameter)
+        if known:
+            self._bad_parameters.discard(parameter)
         alive = ref(parameter)
 
         def bad(look: Look) -> None:

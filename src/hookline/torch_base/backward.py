@@ -190,6 +190,7 @@ class Run:
 
 _NUMBER: Final = itemgetter(0)
 _STOP: Final = attrgetter("call.stop")
+_ORDER: Final = attrgetter("order")
 
 
 def _windows_of(group: list[Visit], run: Run) -> dict[Call, Window]:
@@ -203,8 +204,9 @@ def _windows_of(group: list[Visit], run: Run) -> dict[Call, Window]:
 
 
 def _open(call: Call, windows: dict[Call, Window], run: Run) -> None:
-    if call.parent is not None and call.parent not in windows:
-        _open(call.parent, windows, run)
+    parent = call.parent
+    if parent is not None and parent not in windows:
+        _open(parent, windows, run)
     windows[call] = call.window_type(call, run)
 
 
@@ -216,28 +218,39 @@ def _stops_of(
     One pass over the nodes in the order in which they run. Of calls that begin together the
     outer one comes first.
     """
+    for order, window in enumerate(windows.values()):
+        window.order = order
     coming = sorted(reversed(windows.values()), key=_STOP)
     opened: list[Window] = []
-    order = {window: number for number, window in enumerate(windows.values())}
+    stop = coming[-1].call.stop  # of the window that begins next
+    start = -1  # of the innermost open one
     for place, (number, _, marks, _) in enumerate(group):
+        if not marks and number >= start and number >= stop:
+            continue
         calls: dict[Window, list[Mark]] = {}
-        closing = False
-        while opened and opened[-1].call.start > number:
+        closing = number < start
+        while number < start:
             opened.pop().close = place
-            closing = True
-        while coming and coming[-1].call.stop > number:
+            start = opened[-1].call.start if opened else -1
+        while number < stop:
             window = coming.pop()
-            if window.call.start > number:  # none of its nodes is in the graph
+            stop = coming[-1].call.stop if coming else -1
+            if number < window.call.start:  # none of its nodes is in the graph
                 window.close = place
             else:
                 opened.append(window)
+                start = window.call.start
                 calls[window] = []
         for mark in reversed(marks):
             window = windows[mark.call]
-            window.waiting += mark.role is OUTPUT_SEEN
-            calls.setdefault(window, []).append(mark)
+            if mark.role is OUTPUT_SEEN:
+                window.waiting += 1
+            if window in calls:
+                calls[window].append(mark)
+            else:
+                calls[window] = [mark]
         if len(calls) > 1:
-            calls = dict(sorted(calls.items(), key=lambda item: order[item[0]]))
+            calls = {window: calls[window] for window in sorted(calls, key=_ORDER)}
         if calls or closing:
             yield place, calls
 
@@ -278,7 +291,10 @@ def _run(
         thread.hidden = False
         if demand.backward:
             _frozen(thread, partial(run.plan, outputs, inputs))
-        with dispatch_modes.standing(run.modes):
+        if run.modes:
+            with dispatch_modes.standing(run.modes):
+                result = _with_functions_seen(original, thread)
+        else:
             result = _with_functions_seen(original, thread)
         _frozen(thread, run.finish)
     except BaseException as error:
@@ -314,7 +330,9 @@ def _with_functions_seen(
             function_modes.put_on(thread.mode)
         return original()
     finally:
-        if taken_off or not thread.functions.switch:
+        if thread.mode is None:
+            pass  # it never had function hooks
+        elif taken_off or not thread.functions.switch:
             function_modes.take_out(thread.mode)
         elif not seen:
             function_modes.put_on(thread.mode)

@@ -21,7 +21,6 @@ called before.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
@@ -38,8 +37,8 @@ class Repeats:
     __slots__ = ("_counts", "_made")
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[object, Key]] = Counter()
-        self._made: defaultdict[Key, list[tuple[int, _Place]]] = defaultdict(list)
+        self._counts: dict[tuple[object, Key], int] = {}
+        self._made: dict[Key, list[tuple[int, _Place]]] = {}
 
     def settle(self, call: Call, key: Key, thread: Thread) -> bool:
         """Whether the call repeats another; if so, it gets that one's pass and index.
@@ -55,7 +54,7 @@ class Repeats:
         call.running, call.index = found
         call.recomputing = True
         call.repeats = call.running.starts[key][call.index]
-        self._made[key].append((call.start, found))
+        self._made.setdefault(key, []).append((call.start, found))
         return True
 
     def _find(self, key: Key, thread: Thread) -> _Place | None:
@@ -74,12 +73,13 @@ class Repeats:
         return _before(number, thread.passes, key)
 
     def _count(self, part: object, key: Key) -> int:
-        self._counts[part, key] += 1
-        return self._counts[part, key] - 1
+        count = self._counts.get((part, key), 0)
+        self._counts[part, key] = count + 1
+        return count
 
     def _again(self, begin: int, key: Key, count: int) -> _Place | None:
         """What was itself a repeat: a reentrant checkpoint inside another."""
-        made = self._made[key]
+        made = self._made.get(key, [])
         place = bisect_left(made, begin, key=itemgetter(0)) + count
         return made[place][1] if place < len(made) else None
 

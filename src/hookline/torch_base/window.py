@@ -33,7 +33,8 @@ from hookline.torch_base.marks import (
 from hookline.torch_base.readable import copied
 
 
-_NONE: Final[frozenset[int]] = frozenset()
+_NOWHERE: Final[frozenset[int]] = frozenset()
+_NO_GRADIENTS: Final[dict[int, Tensor | None]] = {}  # of every window that has none; stays empty
 
 
 class Window:
@@ -45,6 +46,7 @@ class Window:
         call: the call.
         run: the run.
         close: the place in the thread's order of nodes before which the call's backward ends.
+        order: its place among the windows of its thread, outer ones before inner ones.
         out: the gradients of the outputs that have arrived, by place.
         inputs: the gradients of the inputs that have arrived, by place.
         new_inputs: those that hooks put in their place, until they flow on.
@@ -69,6 +71,7 @@ class Window:
         "late",
         "lineup",
         "new_inputs",
+        "order",
         "out",
         "replaced",
         "run",
@@ -81,12 +84,12 @@ class Window:
         self.call = call
         self.run = run
         self.close = maxsize
+        self.order = 0
         self.waiting = 0
         self.started = self.ending = self.late = False
         self.out: dict[int, Tensor | None] = {}
-        self.inputs: dict[int, Tensor | None] = {}
-        self.new_inputs: dict[int, Tensor | None] = {}
-        self.replaced: frozenset[int] = _NONE
+        self.inputs = self.new_inputs = _NO_GRADIENTS
+        self.replaced: frozenset[int] = _NOWHERE
         self.lineup: Lineup = EMPTY
         self.version = -1
         self.begun: tuple[Entry, ...] = ()
@@ -140,7 +143,7 @@ class Window:
             gradient = self.new_inputs.pop(mark.place, gradient)
         else:
             if mark.role is INPUT_SEEN:  # the node may be an output's too, as of an Identity
-                self.inputs[mark.place] = gradient
+                self.inputs = {**self.inputs, mark.place: gradient}
             return gradient
         # A leaf takes it for its `.grad` and adds to it in place; a hook may have kept it too.
         return copied(gradient) if mark.leaf and gradient is not None else gradient
