@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch import nn
 from torch.nn import functional as F
 
@@ -24,31 +25,71 @@ from tests.hooks.flop_net import BODY, HEAD, STEP, Net, batch, own_flops
 LEVELS = [FlopHook, FunctionFlopHook]
 
 
-class Modes(ModuleHook):
-    """How many dispatch modes are on in each call."""
-
-    def __init__(self):
-        self.seen = []
-
-    def forward_postprocess(self, call):
-        self.seen.append(len(list(dispatch_modes)))
+def count_modes():
+    return len(list(dispatch_modes))
 
 
 def test_r1_the_mode_is_on_in_calls_and_scopes_only():
     """Registered on a module: while it runs. In a scope: all through it. Then it is off."""
-    net, modes = Net(), Modes()
+    net, seen = Net(), []
     flops = FlopHook()
-    with modes:
+    with hookline.register_module_forward_hook(lambda *_: seen.append(count_modes())):
         with hookline.watch(net, flops, where=["body"]):
             assert not list(dispatch_modes)
             net(batch())
-        assert modes.seen == [1, 1, 0, 0, 0]  # body.0, body.1, body (its end), head, root
-        modes.seen.clear()
+        assert seen == [1, 1, 0, 0, 0]  # body.0, body.1, body (its end), head, root
+        seen.clear()
         with flops:
             assert len(list(dispatch_modes)) == 1
             net(batch())
         net(batch())
-    assert modes.seen == [1] * 5 + [0] * 5
+    assert seen == [1] * 5 + [0] * 5
+
+
+class Foreign(TorchDispatchMode):
+    """A mode of somebody else."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class Does(ModuleHook):
+    """Does something at the end of each forward and backward."""
+
+    def __init__(self, what):
+        self.forward_postprocess = self.backward_postprocess = lambda call: what()
+
+
+def test_c11_the_mode_is_off_in_callbacks_of_hook_objects():
+    """Forward and backward; behind them it is where it was, with modes of others around it."""
+    net, seen = Net(), []
+    flops = FlopHook()
+    with hookline.watch(net, Does(lambda: seen.append(count_modes()))), flops:
+        net(batch()).sum().backward()
+        assert list(dispatch_modes) == [flops.operator_mode]
+        with Foreign() as foreign, FlopHook().renamed("second") as second:
+            net(batch())
+            assert list(dispatch_modes) == [flops.operator_mode, foreign, second.operator_mode]
+    assert seen == [0] * 10 + [1] * 5
+    assert own_flops(flops)
+
+
+def test_c1_scopes_opened_and_left_in_a_callback_stay_as_they_are():
+    """A mode that is taken off or put on in a callback is off or on behind it."""
+    net, left, opened = Net(), FlopHook(), FlopHook().renamed("opened")
+    steps = iter([lambda: left.__exit__(None, None, None), opened.__enter__])
+    hook = Does(lambda: next(steps, lambda: None)())
+    with hookline.watch(net, hook, where=["head"]):
+        left.__enter__()
+        try:
+            net(batch())
+            assert list(dispatch_modes) == []
+            with FlopHook().renamed("around") as around:
+                net(batch())
+                assert list(dispatch_modes) == [around.operator_mode, opened.hook.operator_mode]
+        finally:
+            opened.__exit__(None, None, None)
+    assert list(dispatch_modes) == []
 
 
 def test_r11_a_scope_is_of_its_thread_and_a_registration_of_all():

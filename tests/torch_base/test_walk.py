@@ -66,8 +66,8 @@ def executed(outputs, work):
 def planned(outputs, inputs):
     """The nodes that the walk finds, in the order in which they shall run."""
     found = visits(outputs, inputs)
-    assert len({visit.node for visit in found}) == len(found)
-    return [visit.node for visit in sorted(found, key=lambda visit: -visit.number)]
+    assert len({node for _, node, _, _ in found}) == len(found)
+    return [node for _, node, _, _ in sorted(found, key=lambda visit: -visit[0])]
 
 
 @patient
@@ -154,8 +154,9 @@ def test_marks_are_found_and_tell_the_thread():
     call = Call()
     call.thread = 7
     mark(middle.grad_fn, middle, call, Role.OUTPUT, 0)
-    last, first = sorted(visits([out], None), key=lambda visit: -visit.number)
+    last, first = sorted(visits([out], None), key=lambda visit: -visit[0])
 
-    assert (list(last.marks), last.thread) == ([], None)
-    assert [found.call for found in first.marks] == [call]
-    assert first.thread == 7
+    _, node, marks, thread = last
+    assert (node, list(marks), thread) == (out.grad_fn, [], None)
+    _, node, marks, thread = first
+    assert (node, [found.call for found in marks], thread) == (middle.grad_fn, [call], 7)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from hookline.core.entry import Entry
@@ -32,10 +32,14 @@ class Aim(Protocol):
         ...
 
 
+def _unconnected(callback: Callable[..., object], *arguments: Any) -> object:
+    return callback(*arguments)
+
+
 class Demand:
     """How many registered hooks need a costly service; with none, the engine leaves it out."""
 
-    __slots__ = ("aims", "backward", "clock", "modes", "version")
+    __slots__ = ("aims", "apart", "backward", "clock", "modes", "version")
 
     def __init__(self) -> None:
         self.clock = 0
@@ -44,6 +48,8 @@ class Demand:
         """Hooks that run in the backward."""
         self.modes = 0
         """Hooks with a dispatch mode."""
+        self.apart: Callable[..., object] = _unconnected
+        """Calls a callback with these modes off; connected by the floor that has them."""
         self.version = 0
         """Changes with every registration and removal: what was looked up may be out of date."""
         self.aims: dict[Entry, Sequence[Aim]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
 from hookline.core.phases import Phase
@@ -11,6 +11,7 @@ from hookline.core.phases import Phase
 Callback: TypeAlias = Callable[..., object]
 
 _BACKWARD: Final = frozenset({Phase.BACKWARD_PRE, Phase.BACKWARD})
+_PHASES: Final = tuple(Phase)
 
 
 class Entry:
@@ -156,7 +157,9 @@ class Lineup:
     A lineup never changes: registering and removing make a new one, so whoever runs through one
     has a snapshot. Order: scoped hooks of the thread, hooks for all modules, hooks of the one
     module or function; within each in the order of registration, those with `prepend` in front.
-    The tuples are prepared when the first event needs them, so registering costs little.
+    The tuples are prepared when the first event needs them, so registering costs little: until
+    then it is an `_Unprepared`, since Python takes long to read the attributes of a class with a
+    `__getattr__`.
     """
 
     __slots__ = (
@@ -179,6 +182,7 @@ class Lineup:
         "watches_backward",
     )
 
+    entries: tuple[Entry, ...]
     forward_pre: Pairs
     forward: Pairs
     backward_pre: Pairs
@@ -194,37 +198,40 @@ class Lineup:
     retains: bool
     surrounds: bool
     """Whether more is to be done around the layer than to fire events."""
-    _merged: WeakKeyDictionary[Lineup, Lineup]
+    _merged: WeakKeyDictionary[Lineup, Lineup] | None
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self.entries: Final = tuple(entries)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in Lineup.__slots__:
-            raise AttributeError(name)
-        self._prepare()
-        return getattr(self, name)
+    def __new__(cls, entries: Iterable[Entry] = ()) -> Self:
+        new = object.__new__(_Unprepared)
+        new.entries = tuple(entries)
+        return new  # type: ignore[return-value]
 
     def _prepare(self) -> None:
-        self.forward_pre = self._at(Phase.FORWARD_PRE)
-        self.forward = self._at(Phase.FORWARD)
-        self.backward_pre = self._at(Phase.BACKWARD_PRE)
-        self.backward = self._at(Phase.BACKWARD)
-        self.gradients = tuple(e for e in self.entries if e.gradient is not None)
-        self.paired = tuple(e for e in self.entries if e.paired and not e.backward_only)
-        self.paired_backward = tuple(e for e in self.entries if e.paired and e.watches_backward)
-        self.modes = tuple(e.mode for e in self.entries if e.mode is not None)
-        self.always = tuple(pair for pair in self.forward if pair[0].always)
-        self.watches_backward = any(e.watches_backward for e in self.entries)
-        self.needs_grad_input = any(e.needs_grad_input for e in self.entries)
-        self.joint = any(e.joint for e in self.entries)
-        self.retains = any(e.retains for e in self.entries)
-        self.surrounds = self.needs_grad_input or bool(self.modes)
-        # Kept no longer than both lineups are in use, so that a removed hook leaves no trace.
-        self._merged = WeakKeyDictionary()
-
-    def _at(self, phase: Phase) -> Pairs:
-        return tuple((e, e.callbacks[phase]) for e in self.entries if phase in e.callbacks)
+        """Sort the entries, in one pass over them: `watch` makes a lineup for each module."""
+        at: dict[Phase, list[tuple[Entry, Callback]]] = {phase: [] for phase in _PHASES}
+        gradients: list[Entry] = []
+        paired: list[Entry] = []
+        self.watches_backward = self.needs_grad_input = self.joint = self.retains = False
+        modes: list[Any] = []
+        for entry in self.entries:
+            for phase, callback in entry.callbacks.items():
+                at[phase].append((entry, callback))
+            if entry.gradient is not None:
+                gradients.append(entry)
+            if entry.paired:
+                paired.append(entry)
+            if entry.mode is not None:
+                modes.append(entry.mode)
+            self.watches_backward = self.watches_backward or entry.watches_backward
+            self.needs_grad_input = self.needs_grad_input or entry.needs_grad_input
+            self.joint = self.joint or entry.joint
+            self.retains = self.retains or entry.retains
+        self.forward_pre, self.forward, self.backward_pre, self.backward = map(tuple, at.values())
+        self.gradients, self.modes = tuple(gradients), tuple(modes)
+        self.paired = tuple([e for e in paired if not e.backward_only])
+        self.paired_backward = tuple([e for e in paired if e.watches_backward])
+        self.always = tuple([pair for pair in self.forward if pair[0].always])
+        self.surrounds = self.needs_grad_input or bool(modes)
+        self._merged = None
 
     def followed_by(self, own: Lineup) -> Lineup:
         """This lineup with another behind it.
@@ -233,9 +240,13 @@ class Lineup:
         """
         if not own.entries:
             return self
-        merged = self._merged.get(own)
+        known = self._merged
+        if known is None:
+            # Kept no longer than both lineups are in use, so that a removed hook leaves no trace.
+            known = self._merged = WeakKeyDictionary()
+        merged = known.get(own)
         if merged is None:
-            merged = self._merged[own] = self._merge(own)
+            merged = known[own] = self._merge(own)
         return merged
 
     def _merge(self, own: Lineup) -> Lineup:
@@ -243,6 +254,19 @@ class Lineup:
         taken = {e.key for e in self.entries if e.key in named}
         front = [named[e.key] if e.key in taken and e.key else e for e in self.entries]
         return Lineup(front + [e for e in own.entries if e.key is None or e.key not in taken])
+
+
+class _Unprepared(Lineup):
+    """A lineup that no event has looked at yet; when one does, it becomes a plain one."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Lineup.__slots__:
+            raise AttributeError(name)
+        self._prepare()
+        self.__class__ = Lineup
+        return getattr(self, name)
 
 
 EMPTY: Final = Lineup()

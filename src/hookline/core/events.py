@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hookline.core.demand import demand
 from hookline.core.entry import Lineup
 from hookline.core.notes import add_detail, annotate, is_annotated
 
@@ -41,15 +42,10 @@ def fire(
         for entry, callback in pairs:
             if entry.alive:
                 entry.fired = True
-                if entry.paired:
-                    thread.busy = entry
-                    try:
-                        if arguments is None:
-                            callback(call)
-                        else:
-                            callback(*arguments)
-                    finally:
-                        thread.busy = False
+                paired = entry.paired
+                thread.busy = entry if paired else False
+                if paired and demand.modes:
+                    demand.apart(callback, *([call] if arguments is None else arguments))
                 elif arguments is None:
                     callback(call)
                 else:
@@ -59,6 +55,7 @@ def fire(
             blame(error, entry, call, thread, notes)
         raise
     finally:
+        thread.busy = False
         call.phase = None
 
 

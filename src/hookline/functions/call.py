@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from torch import Tensor
 
@@ -29,13 +30,13 @@ class FunctionCall(Call):
     Attributes:
         name: the readable name of the function, such as `linear`, `add` or `getitem`.
         type: what it is called in tables of types: the name.
-        module_path: the path of the module whose forward called it; None outside any.
         outputs: the tensors it returned, or wrote into (during `forward_postprocess` only).
         node: the `FunctionNode` through which it was called, if it was.
     """
 
     name: str
-    module_path: str | None = None
+    own_path: str | None = None
+    """The path of the module that called it, where that is not `parent`."""
     outputs: tuple[Tensor, ...] | None = None
     node: FunctionNode | None = None
     count: int = 0
@@ -45,7 +46,8 @@ class FunctionCall(Call):
     window: FunctionWindow | None = None
     arguments: list[Any] | None = None
     """What the callbacks of the event that runs get; later hooks see what earlier ones replaced."""
-    inputs: tuple[ref[Tensor] | Tensor, ...] = ()
+    inputs: tuple[Callable[[], Tensor | None], ...] = ()
+    """What gives the input tensors, as long as they are there."""
 
     @property
     def type(self) -> str:
@@ -59,6 +61,11 @@ class FunctionCall(Call):
         return None if caller is None else caller.key, self.name
 
     @property
+    def module_path(self) -> str | None:
+        """The path of the module whose forward called it; None outside any."""
+        return self.own_path if self.parent is None else getattr(self.parent, "path", None)
+
+    @property
     def label(self) -> str:
         """Its address: `layers.3.self_attn:softmax[0]`; without a module, `softmax[0]`."""
         call = f"{self.name}[{self.index}]"
@@ -67,7 +74,7 @@ class FunctionCall(Call):
     @property
     def in_data(self) -> tuple[Tensor | None, ...]:
         """The input tensors that are still there, in order; None for those that are not."""
-        return tuple([t if isinstance(t, Tensor) else t() for t in self.inputs])
+        return tuple(map(operator.call, self.inputs))
 
     def replace(self, value: object) -> None:
         """Change what flows.

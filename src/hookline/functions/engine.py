@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor
+from torch.nn import Parameter
 
 from hookline.core.demand import demand
 from hookline.core.entry import Entry, Lineup
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from hookline.functions.node import FunctionNode
 
 
-def run_function(
+def run_function(  # noqa: C901, PLR0912, PLR0913 - one frame, as in the engine of modules
     func: Callable[..., Any],
     name: str,
     args: tuple[Any, ...],
@@ -51,32 +52,15 @@ def run_function(
         return func(*args, **kwargs)
     call = FunctionCall()
     call.name, call.args, call.kwargs = name, args, kwargs
-    if node is not None:
-        call.node = node
-    timed, depth = demand.clock, thread.clock.depth
+    call.node = node
+    begun: tuple[Entry, ...] | None = None
+    notes, version, timed, depth = thread.notes, demand.version, demand.clock, thread.clock.depth
     try:
         if timed:
             thread.clock.freeze()
-        place_function(call, thread)
-        return _forward(func, call, lineup, thread, timed)
-    finally:
-        call.args = call.kwargs = call.out = call.outputs = call.arguments = thread.culprit = None
-        if timed:
-            try:
-                thread.clock.thaw()
-            finally:
-                thread.clock.depth = depth
-
-
-def _forward(  # noqa: C901, PLR0912 - one frame, as in the engine of modules
-    func: Callable[..., Any], call: FunctionCall, lineup: Lineup, thread: Thread, timed: int
-) -> Any:
-    begun: tuple[Entry, ...] | None = None
-    notes, version = thread.notes, demand.version
-    try:
-        if timed:
             call.now = thread.clock.now
-        arguments = call.arguments = [call, _inputs(call.args, call.kwargs)]
+        place_function(call, thread)
+        arguments = call.arguments = [call, _inputs(args, kwargs)]
         if lineup.forward_pre:
             fire(lineup.forward_pre, call, arguments, FORWARD_PRE, thread)
         begun = lineup.paired
@@ -97,25 +81,39 @@ def _forward(  # noqa: C901, PLR0912 - one frame, as in the engine of modules
         if timed:
             call.now = thread.clock.now
         note_outputs(call)
-        if lineup.watches_backward:
+        marked, pairs = lineup.watches_backward, lineup.forward
+        if marked:
             mark_outputs(call, arguments[1], keep=lineup.retains)
-        pairs = lineup.forward
         if demand.version != version:
             lineup = with_displaced(lineup_of(thread, call.node), begun)
             pairs = ends(lineup.forward, begun)
         if pairs:
             fire(pairs, call, arguments, FORWARD, thread)
-        call.hidden = sequence_number()
+            call.hidden = sequence_number()
+        return call.out  # noqa: TRY300 - `else` would come after `finally`'s
     except BaseException as error:
         fail(error, lineup, begun, call, thread, notes)
         raise
-    else:
-        return call.out
+    finally:
+        call.args = call.kwargs = call.out = call.outputs = call.arguments = thread.culprit = None
+        if timed:
+            try:
+                thread.clock.thaw()
+            finally:
+                thread.clock.depth = depth
+
+
+_PLAIN: Final = frozenset({Tensor, Parameter})
 
 
 def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
     if kwargs:
         return tuple(tensors((args, kwargs)))
+    for value in args:
+        if type(value) not in _PLAIN:
+            break
+    else:
+        return args
     found: list[Tensor] = []
     for value in args:
         if type(value) is Tensor or isinstance(value, Tensor):

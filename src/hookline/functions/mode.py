@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 from hookline.core.entry import EMPTY
 from hookline.core.thread import Thread, local
 from hookline.functions.engine import run_function
-from hookline.functions.naming import Class, Kind, classify
-from hookline.functions.places import lineup_of
+from hookline.functions.naming import PASSED, Class, classify
+from hookline.functions.places import everywhere, lineup_of
 from hookline.torch_base import private
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.repeats import in_checkpoint, repeated_around
@@ -48,11 +48,13 @@ class FunctionMode(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         thread = local.thread
         kind, name = _classes[func]
-        if kind is Kind.PASSED or thread.hidden or thread.busy:
+        if kind is PASSED or thread.hidden or thread.busy:
             return func(*args, **kwargs) if kwargs else func(*args)
         if thread.worker is not False:
             acting(thread)
-        lineup = lineup_of(thread)
+        lineup = thread.functions.lineup  # as in `lineup_of`, a frame less
+        if everywhere.lineup is not EMPTY:
+            lineup = everywhere.behind(lineup)
         if lineup is EMPTY or ((thread.runs or thread.worker) and inside_backward(thread)):
             return func(*args, **kwargs) if kwargs else func(*args)
         return run_function(func, name, args, kwargs or {}, lineup, thread)

@@ -78,6 +78,10 @@ class Kind(Enum):
     """A function with forward events."""
 
 
+PASSED: Final = Kind.PASSED
+"""The member as a plain name, for the hot path; see `hookline.core.phases`."""
+
+
 class Class(NamedTuple):
     """How a callable of torch is treated, and its name."""
 

@@ -45,11 +45,10 @@ def place_function(call: FunctionCall, thread: Thread) -> None:
     call.start = sequence_number()
     if isinstance(above, Call):
         call.parent, call.running = above, above.running
-        call.module_path = getattr(above, "path", None)
     if (thread.runs or thread.worker) and _repeats(call, above, thread):
         return
     if not isinstance(above, Call):
-        call.module_path, call.running = _bare_module(above, thread)
+        call.own_path, call.running = _bare_module(above, thread)
     functions, key = call.running.functions, (call.module_path, call.name)
     starts = functions.get(key)
     if starts is None:
@@ -74,7 +73,7 @@ def _repeats(call: FunctionCall, above: Any, thread: Thread) -> bool:
         root = call.running.root
     else:
         root = roots.root_of(above)
-        call.module_path = executing_path(root, above, thread.stack)
+        call.own_path = executing_path(root, above, thread.stack)
     key = (call.module_path, call.name)
     passes = (p for p in thread.passes if p.root is root and key in p.functions)
     return settle_repeat(call, key, [(p, p.functions[key]) for p in passes], thread)

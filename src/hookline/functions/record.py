@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from weakref import ref
 
 from torch import Tensor
@@ -11,7 +11,12 @@ from hookline.functions.call import FunctionCall
 from hookline.functions.naming import writes
 from hookline.torch_base.gradients import Part
 from hookline.torch_base.marks import OUTPUT, OUTPUT_PART, mark
-from hookline.torch_base.private import node_number, sequence_number, torch_function_off
+from hookline.torch_base.private import (
+    mode_count,
+    node_number,
+    sequence_number,
+    torch_function_off,
+)
 from hookline.torch_base.tree import tensors
 
 
@@ -38,23 +43,39 @@ def mark_outputs(call: FunctionCall, in_data: Sequence[Tensor], *, keep: bool) -
     """
     outputs = call.outputs or ()
     call.count = len(outputs)
-    with torch_function_off():  # modes and tensor classes of others see nothing of this
-        # Views make their nodes when they are asked for, so ask before the range is closed.
-        nodes = [tensor.grad_fn for tensor in outputs]
-        call.stop = sequence_number()
-        if call.stop == call.start:
-            return
-        seen: set[tuple[int, int]] = set()
-        for place, (tensor, node) in enumerate(zip(outputs, nodes, strict=True)):
-            if node is None:
-                continue
-            if tensor._is_view() and any(tensor is t for t in in_data):  # noqa: SLF001 - documented
-                _mark_base(tensor, call, place)
-            if node_number(node) >= call.start and (id(node), tensor.output_nr) not in seen:
-                seen.add((id(node), tensor.output_nr))
-                mark(node, tensor, call, OUTPUT, place)
+    if mode_count() or len(outputs) != 1 or type(outputs[0]) is not Tensor:
+        with torch_function_off():  # modes and tensor classes of others see nothing of this
+            _mark_nodes(call, outputs, in_data)
+    else:
+        _mark_nodes(call, outputs, in_data)
     # Weak, since an input may lead back to the node that holds the call.
-    call.inputs = tuple([t.detach() if keep else ref(t) for t in in_data])
+    call.inputs = tuple(map(_held if keep else ref, in_data))
+
+
+def _held(tensor: Tensor) -> Callable[[], Tensor]:
+    detached = tensor.detach()
+    return lambda: detached
+
+
+def _mark_nodes(call: FunctionCall, outputs: Sequence[Tensor], in_data: Sequence[Tensor]) -> None:
+    # Views make their nodes when they are asked for, so ask before the range is closed.
+    nodes = [tensor.grad_fn for tensor in outputs]
+    start, stop = call.start, sequence_number()
+    call.stop = stop
+    if stop == start:
+        return
+    edges: set[tuple[int, int]] = set()
+    for place, node in enumerate(nodes):
+        if node is None:
+            continue
+        tensor = outputs[place]
+        if tensor._is_view() and any(tensor is t for t in in_data):  # noqa: SLF001 - documented
+            _mark_base(tensor, call, place)
+        if node_number(node) >= start:
+            edge = (id(node), tensor.output_nr)
+            if edge not in edges:  # one tensor that is there twice has one gradient
+                edges.add(edge)
+                mark(node, tensor, call, OUTPUT, place)
 
 
 def _mark_base(view: Tensor, call: FunctionCall, place: int) -> None:

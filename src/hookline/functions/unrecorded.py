@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from hookline.core.calls import Call
@@ -23,6 +24,7 @@ from hookline.torch_base.private import (
     gradient_count,
     is_reentrant_checkpoint,
     node_metadata,
+    node_number,
 )
 from hookline.torch_base.walk import Visit
 from hookline.torch_base.window import Window
@@ -38,17 +40,25 @@ def add_unrecorded(run: Run, group: list[Visit], windows: dict[Call, Window]) ->
     """
     if not lineup_of(run.thread).watches_backward or _is_part_of_a_function(run):
         return
+    left = [place for place, (_, _, marks, _) in enumerate(group) if not _is_output(marks)]
+    if not left:
+        return
     recorded = _Ranges([call for call in windows if isinstance(call, FunctionCall)])
     modules = _Modules([call for call in windows if not isinstance(call, FunctionCall)])
     counts: Counter[tuple[str | None, str]] = Counter()
-    for place in reversed(range(len(group))):
-        visit = group[place]
-        if recorded.cover(visit.number) or _is_no_function(visit.node):
+    for place in reversed(left):
+        number, node, marks, thread = group[place]
+        if recorded.cover(number) or _is_no_function(node):
             continue
-        call = _call_of(visit, modules.around(visit.number), run, counts)
+        call = _call_of(node, modules.around(number), run, counts)
         windows[call] = call.window_type(call, run)
-        marks = [Mark(call, Role.OUTPUT, slot, slot) for slot in range(call.count)]
-        group[place] = visit._replace(marks=[*marks, *visit.marks])
+        own = [Mark(call, Role.OUTPUT, slot, slot) for slot in range(call.count)]
+        group[place] = number, node, [*own, *marks], thread
+
+
+def _is_output(marks: Sequence[Mark]) -> bool:
+    """Whether a node makes an output of a recorded function; inner calls come first."""
+    return bool(marks) and isinstance(marks[0].call, FunctionCall)
 
 
 def _is_part_of_a_function(run: Run) -> bool:
@@ -63,17 +73,17 @@ def _is_no_function(node: Any) -> bool:
 
 
 def _call_of(
-    visit: Visit, module: Call | None, run: Run, counts: Counter[tuple[str | None, str]]
+    node: Any, module: Call | None, run: Run, counts: Counter[tuple[str | None, str]]
 ) -> FunctionCall:
     call = FunctionCall()
-    call.name = name_of_node(visit.node)
-    call.start, call.stop = visit.number, visit.number + 1
-    call.count = gradient_count(visit.node)
+    call.name = name_of_node(node)
+    call.start = node_number(node)
+    call.stop = call.start + 1
+    call.count = gradient_count(node)
     if module is None:
         call.running = outside(run.thread)
     else:
         call.parent, call.running = module, module.running
-        call.module_path = getattr(module, "path", None)
         call.recomputing = module.recomputing
     key = (call.module_path, call.name)
     call.index = counts[key]

@@ -13,35 +13,30 @@ from hookline.torch_base.window import Window
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hookline.core.thread import Thread
-
 
 class FunctionWindow(Window):
     """Fires the backward events of a function call."""
 
+    __slots__ = ()
     call: FunctionCall  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def current(self) -> Lineup:
         """The thread's function hooks now, then the function's own."""
         return lineup_of(self.run.thread, self.call.node)
 
-    def begin(self, thread: Thread) -> None:
-        """Call the hooks' begins."""
-        self.arguments()  # inputs that autograd saved are gone when the nodes have run
-        super().begin(thread)
-
     def arguments(self) -> list[Any]:
         """What the callbacks get: the call, its inputs, the gradients of its outputs."""
         call = self.call
-        if call.arguments is None:
+        arguments = call.arguments
+        if arguments is None:
             call.window = self
-            call.arguments = [call, call.in_data, self._out_grad()]
+            arguments = call.arguments = [call, call.in_data, self._out_grad()]
         elif self.late:
-            call.arguments[2] = self._out_grad()
-        return call.arguments
+            arguments[2] = self._out_grad()
+        return arguments
 
     def _out_grad(self) -> tuple[Tensor | None, ...]:
-        return tuple([self.out.get(place) for place in range(self.call.count)])
+        return tuple(map(self.out.get, range(self.call.count)))
 
     def settle(self) -> None:
         """Drop the gradients: the call outlives the run."""

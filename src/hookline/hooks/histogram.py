@@ -34,7 +34,8 @@ def magnitudes(sample: Tensor, factor: float = 1.0) -> Tensor:
         [(1.0, 2), (2.0, 1)]
     """
     numbers = sample.abs().double() * factor
-    # What is no smaller than inf is in no bin; NaN cannot be searched in.
-    ordered = torch.where(numbers.isnan(), float("inf"), numbers).sort().values
     limits = torch.tensor(_EDGES, dtype=torch.float64, device=sample.device)
-    return torch.searchsorted(ordered, limits).diff()
+    # Zeros are below the first limit, and neither inf nor NaN is below the last.
+    places = torch.searchsorted(limits, numbers, right=True)
+    counts = places.new_zeros(len(_EDGES) + 1)
+    return counts.scatter_add_(0, places, torch.ones_like(places))[1:-1]

@@ -100,13 +100,16 @@ class TimeMeter:
     def end(self, call: Any) -> None:
         """A call ends now, well or not."""
         clock = local.thread.clock
-        stack = self._stacks.get(clock, [])
-        place = len(stack) - 1
-        while place >= 0 and stack[place].call is not call:
-            place -= 1  # devices that work at once end their calls in any order
-        if place < 0:
+        stack = self._stacks.get(clock)
+        if not stack:
             return
-        frame = stack.pop(place)
+        frame = stack.pop()
+        if frame.call is not call:
+            stack.append(frame)
+            found = _taken(stack, call)
+            if found is None:
+                return
+            frame = found
         frame.call = None
         frame.stop = call.now if self._new_event is None else self._record()
         if self.listener is not None:
@@ -191,6 +194,14 @@ class TimeMeter:
             self.series.clear()
             self.history.clear()
             self.outermost = 0
+
+
+def _taken(stack: list[_Frame], call: Any) -> _Frame | None:
+    """Take out the frame of a call: devices that work at once end their calls in any order."""
+    for place in reversed(range(len(stack))):
+        if stack[place].call is call:
+            return stack.pop(place)
+    return None
 
 
 def _row(what: Measured, series: Series) -> TimeRow:

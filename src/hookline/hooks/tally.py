@@ -175,7 +175,8 @@ def _lists(parts: list[Tensor]) -> list[list[list[float]]]:
     found: list[list[list[float]]] = [[] for _ in parts]
     for device in {part.device for part in parts}:
         places = [place for place, part in enumerate(parts) if part.device == device]
-        rows = iter(torch.cat([parts[place] for place in places]).tolist())
+        together = [parts[place] for place in places]
+        rows = iter((together[0] if len(together) == 1 else torch.cat(together)).tolist())
         for place in places:
             found[place] = [next(rows) for _ in range(len(parts[place]))]
     return found

@@ -201,7 +201,8 @@ class Watcher(Printed):
             self._bad_parameters.discard(parameter)
             return
         known = parameter in self._bad_parameters
-        self._bad_parameters.discard(parameter)
+        if known:
+            self._bad_parameters.discard(parameter)
         alive = ref(parameter)
 
         def bad(look: Look) -> None:

@@ -245,7 +245,7 @@ def _forward(
 
 def _fire_recorded(pairs: Pairs, call: ModuleCall, thread: Thread, *, joint: bool) -> None:
     """Fire the ends and leave marks for the backward; hooks see the object that is returned."""
-    call.shape = (len(call.args or ()), tuple(call.kwargs or ()))
+    call.shape = len(call.args), tuple(call.kwargs)
     call.out, passed = isolate_output(call, call.out, joint=joint)
     if pairs:
         isolated = call.out

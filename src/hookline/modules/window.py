@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class ModuleWindow(Window):
     """Fires the backward events of a module call."""
 
+    __slots__ = ()
     call: ModuleCall  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
@@ -72,7 +73,7 @@ class ModuleWindow(Window):
         call.window = None
         call.grad_output = call.grad_input = None
         self.out.clear()
-        self.inputs.clear()
+        self.inputs = {}
 
     def replace_out(self, gradients: list[Tensor | None]) -> None:
         """Let other gradients of the outputs flow on."""
@@ -82,7 +83,7 @@ class ModuleWindow(Window):
     def replace_inputs(self, gradients: list[Tensor | None]) -> None:
         """Let other gradients of the inputs flow on."""
         self.new_inputs = dict(enumerate(gradients))
-        self.inputs.update(self.new_inputs)
+        self.inputs = {**self.inputs, **self.new_inputs}
         outline = self.call.inputs_outline
         assert outline is not None
         self.call.grad_input = GradInput.of(*outline.fill(gradients))
@@ -90,8 +91,7 @@ class ModuleWindow(Window):
     def _show_out(self) -> None:
         outline = self.call.outputs_outline
         if outline is not None:
-            grads = [self.out.get(place) for place in range(outline.count)]
-            self.call.grad_output = outline.fill(grads)
+            self.call.grad_output = outline.fill(list(map(self.out.get, range(outline.count))))
 
 
 ModuleCall.window_type = ModuleWindow

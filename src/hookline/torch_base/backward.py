@@ -11,10 +11,10 @@ nodes deliver the events; all are removed when the run is over, also after an er
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import torch
@@ -24,7 +24,7 @@ from hookline.core.calls import Call
 from hookline.core.demand import demand
 from hookline.core.events import note_once
 from hookline.core.thread import Thread, local
-from hookline.torch_base.marks import OUTPUT_SEEN, Mark
+from hookline.torch_base.marks import OUTPUT, OUTPUT_SEEN, Mark
 from hookline.torch_base.modes import dispatch_modes, function_modes
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.private import sequence_number
@@ -48,20 +48,71 @@ Gradients = tuple[Tensor | None, ...]
 
 
 class Stop:
-    """What happens before one node runs.
+    """What happens before one node runs: the node's hook, as long as the run lasts.
 
     Attributes:
+        run: the run.
+        track: the open windows of the calls of the node's thread.
         place: the node's place in the order in which its thread's nodes run.
-        track: the open windows of that thread's calls.
         calls: the windows that begin here or have a mark on the node, outermost first.
     """
 
-    __slots__ = ("calls", "place", "track")
+    __slots__ = ("calls", "place", "run", "track")
 
-    def __init__(self, place: int, track: list[Window]) -> None:
-        self.place: Final = place
-        self.track: Final = track
-        self.calls: dict[Window, list[Mark]] = {}
+    def __init__(
+        self, run: Run, track: list[Window], place: int, calls: dict[Window, list[Mark]]
+    ) -> None:
+        self.run = run
+        self.track = track
+        self.place = place
+        self.calls = calls
+
+    def reached(self, gradients: Gradients) -> Gradients | None:
+        """The node is about to run."""
+        thread = local.thread
+        if thread.worker is not False:
+            acting(thread)
+        if thread.busy or (thread.runs[-1] if thread.runs else acting_run(thread)) is not self.run:
+            return None  # another run over the same graph, started by a hook or another thread
+        timed = demand.clock
+        if timed:
+            thread.clock.freeze()
+        try:
+            track, place = self.track, self.place
+            while track and track[-1].close <= place:
+                track.pop().end(thread)
+            return self._deliver(gradients, thread)
+        finally:
+            if timed:
+                thread.clock.thaw()
+
+    def _deliver(self, gradients: Gradients, thread: Thread) -> Gradients | None:
+        """Hand the gradients to the calls, outermost first, and take back what they changed.
+
+        Most marks are those of outputs whose gradient arrives here and nowhere else; for them
+        the window is not asked.
+        """
+        current: Sequence[Tensor | None] = gradients
+        for window, marks in self.calls.items():
+            started = window.started
+            for mark in marks:
+                if mark.role is OUTPUT and not started:
+                    window.out[mark.place] = current[mark.slot]
+                else:
+                    window.collect(mark, current[mark.slot], thread)
+            if not started and not window.waiting:
+                self.track.append(window)
+                window.begin(thread)
+            for mark in marks:
+                slot = mark.slot
+                old = current[slot]
+                if mark.role is OUTPUT and not mark.leaf:
+                    new = window.out.get(mark.place, old)
+                else:
+                    new = window.passed_on(mark, old)
+                if new is not old:
+                    current = [*current[:slot], new, *current[slot + 1 :]]
+        return None if current is gradients else tuple(current)
 
 
 class Run:
@@ -91,15 +142,18 @@ class Run:
 
     def plan(self, outputs: Sequence[Any], inputs: Sequence[Any] | None) -> None:
         """Find the calls that take part and hook the nodes at which something happens."""
+        found = visits(outputs, inputs)
+        if len({thread for _, _, _, thread in found} - {None}) <= 1:
+            self._plan_thread(found)  # what no mark tells apart is of the one thread
+            return
         groups: dict[int | None, list[Visit]] = defaultdict(list)
-        for visit in visits(outputs, inputs):
-            groups[visit.thread].append(visit)
-        if len(groups.keys() - {None}) <= 1:  # what no mark tells apart is of the one thread
-            groups = {0: [visit for group in groups.values() for visit in group]}
+        for visit in found:
+            groups[visit[3]].append(visit)
         for group in groups.values():
-            self._plan_thread(sorted(group, key=_descending))
+            self._plan_thread(group)
 
     def _plan_thread(self, group: list[Visit]) -> None:
+        group.sort(key=_NUMBER, reverse=True)
         windows = _windows_of(group, self)
         for planner in planners:
             planner(self, group, windows)
@@ -110,27 +164,9 @@ class Run:
                 self.modes.update(dict.fromkeys(window.current().modes))
         track: list[Window] = []
         self._tracks.append(track)
-        for place, stop in _stops_of(group, windows, track).items():
-            self._handles.append(group[place].node.register_prehook(partial(self._at, stop)))
-
-    def _at(self, stop: Stop, gradients: Gradients) -> Gradients | None:
-        """A node is about to run."""
-        thread = local.thread
-        if thread.worker is not False:
-            acting(thread)
-        if thread.busy or (thread.runs[-1] if thread.runs else acting_run(thread)) is not self:
-            return None  # another run over the same graph, started by a hook or another thread
-        timed = demand.clock
-        if timed:
-            thread.clock.freeze()
-        try:
-            track = stop.track
-            while track and track[-1].close <= stop.place:
-                track.pop().end(thread)
-            return _deliver(stop, gradients, thread)
-        finally:
-            if timed:
-                thread.clock.thaw()
+        for place, calls in _stops_of(group, windows):
+            stop = Stop(self, track, place, calls)
+            self._handles.append(group[place][1].register_prehook(stop.reached))
 
     def finish(self) -> None:
         """The run is over: end what is still open, innermost first, as if inside of the run."""
@@ -157,80 +193,71 @@ class Run:
         self._handles.clear()
 
 
-def _descending(visit: Visit) -> int:
-    return -visit.number
+_NUMBER: Final = itemgetter(0)
+_STOP: Final = attrgetter("call.stop")
+_ORDER: Final = attrgetter("order")
 
 
 def _windows_of(group: list[Visit], run: Run) -> dict[Call, Window]:
     """A window for each call with a mark in the group and for the calls around it, outer first."""
     windows: dict[Call, Window] = {}
-    for visit in group:
-        for mark in reversed(visit.marks):
-            _open(mark.call, windows, run)
+    for _, _, marks, _ in group:
+        for mark in reversed(marks):
+            if mark.call not in windows:
+                _open(mark.call, windows, run)
     return windows
 
 
 def _open(call: Call, windows: dict[Call, Window], run: Run) -> None:
-    if call not in windows:
-        if call.parent is not None:
-            _open(call.parent, windows, run)
-        windows[call] = call.window_type(call, run)
+    parent = call.parent
+    if parent is not None and parent not in windows:
+        _open(parent, windows, run)
+    windows[call] = call.window_type(call, run)
 
 
 def _stops_of(
-    group: list[Visit], windows: dict[Call, Window], track: list[Window]
-) -> dict[int, Stop]:
-    """Where something happens, by the place of the node before which it does."""
-    stops: dict[int, Stop] = {}
+    group: list[Visit], windows: dict[Call, Window]
+) -> Iterator[tuple[int, dict[Window, list[Mark]]]]:
+    """Where something happens: the places of nodes, each with what a `Stop` has.
 
-    def stop_at(place: int) -> Stop:
-        stop = stops.get(place)
-        if stop is None:
-            stop = stops[place] = Stop(place, track)
-        return stop
-
-    numbers = [-visit.number for visit in group]
-    for window in windows.values():
-        call = window.call
-        first = bisect_left(numbers, 1 - call.stop)
-        window.close = bisect_right(numbers, -call.start, first)
-        if first < window.close:
-            stop_at(first).calls[window] = []
-            if window.close < len(group):
-                stop_at(window.close)
-    for place, visit in enumerate(group):
-        for mark in reversed(visit.marks):
+    One pass over the nodes in the order in which they run. Of calls that begin together the
+    outer one comes first.
+    """
+    for order, window in enumerate(windows.values()):
+        window.order = order
+    coming = sorted(reversed(windows.values()), key=_STOP)
+    opened: list[Window] = []
+    stop = coming[-1].call.stop  # of the window that begins next
+    start = -1  # of the innermost open one
+    for place, (number, _, marks, _) in enumerate(group):
+        if not marks and number >= start and number >= stop:
+            continue
+        calls: dict[Window, list[Mark]] = {}
+        closing = number < start
+        while number < start:
+            opened.pop().close = place
+            start = opened[-1].call.start if opened else -1
+        while number < stop:
+            window = coming.pop()
+            stop = coming[-1].call.stop if coming else -1
+            if number < window.call.start:  # none of its nodes is in the graph
+                window.close = place
+            else:
+                opened.append(window)
+                start = window.call.start
+                calls[window] = []
+        for mark in reversed(marks):
             window = windows[mark.call]
-            window.waiting += mark.role is OUTPUT_SEEN
-            stop_at(place).calls.setdefault(window, []).append(mark)
-    _outermost_first(stops, windows)
-    return stops
-
-
-def _outermost_first(stops: dict[int, Stop], windows: dict[Call, Window]) -> None:
-    shared = [stop for stop in stops.values() if len(stop.calls) > 1]
-    if shared:
-        order = {window: number for number, window in enumerate(windows.values())}
-        for stop in shared:
-            stop.calls = dict(sorted(stop.calls.items(), key=lambda item: order[item[0]]))
-
-
-def _deliver(stop: Stop, gradients: Gradients, thread: Thread) -> Gradients | None:
-    """Hand a node's gradients to its calls, outermost first, and take back what they changed."""
-    current: Sequence[Tensor | None] = gradients
-    for window, marks in stop.calls.items():
-        for mark in marks:
-            window.collect(mark, current[mark.slot], thread)
-        if not window.started and not window.waiting:
-            stop.track.append(window)
-            window.begin(thread)
-        for mark in marks:
-            slot = mark.slot
-            old = current[slot]
-            new = window.passed_on(mark, old)
-            if new is not old:
-                current = [*current[:slot], new, *current[slot + 1 :]]
-    return None if current is gradients else tuple(current)
+            if mark.role is OUTPUT_SEEN:
+                window.waiting += 1
+            if window in calls:
+                calls[window].append(mark)
+            else:
+                calls[window] = [mark]
+        if len(calls) > 1:
+            calls = {window: calls[window] for window in sorted(calls, key=_ORDER)}
+        if calls or closing:
+            yield place, calls
 
 
 def _stand_in(stand: Stand) -> Callable[..., Gradients | None]:
@@ -267,7 +294,10 @@ def _run(
         thread.hidden = False
         if demand.backward:
             _frozen(thread, partial(run.plan, outputs, inputs))
-        with dispatch_modes.standing(run.modes):
+        if run.modes:
+            with dispatch_modes.standing(run.modes):
+                result = _with_functions_seen(original, thread)
+        else:
             result = _with_functions_seen(original, thread)
         _frozen(thread, run.finish)
     except BaseException as error:
@@ -304,7 +334,9 @@ def _with_functions_seen(
             function_modes.put_on(thread.mode)
         return original()
     finally:
-        if taken_off or not thread.functions.switch:
+        if thread.mode is None:
+            pass  # it never had function hooks
+        elif taken_off or not thread.functions.switch:
             function_modes.take_out(thread.mode)
         elif not seen:
             function_modes.put_on(thread.mode)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from hookline.torch_base.private import ALIAS, MARKS, node_metadata
+from hookline.torch_base.private import ALIAS, MARKS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,10 +75,10 @@ def mark(
     node: Node, tensor: Tensor, call: Call, role: Role, place: int, part: Part | None = None
 ) -> None:
     """Leave a mark on the node that makes a tensor; inner calls come before outer ones."""
-    metadata = node_metadata(node)
-    entry = Mark(call, role, place, tensor.output_nr, part, metadata.get(ALIAS, False))
-    marks = metadata.get(MARKS)
-    if marks is None:
-        metadata[MARKS] = [entry]
+    metadata = node.metadata
+    leaf = ALIAS in metadata and metadata[ALIAS]
+    entry = Mark(call, role, place, tensor.output_nr, part, leaf)
+    if MARKS in metadata:
+        metadata[MARKS].append(entry)
     else:
-        marks.append(entry)
+        metadata[MARKS] = [entry]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hookline.core.demand import demand
 from hookline.core.thread import local
 from hookline.torch_base.modes import dispatch_modes
 from hookline.torch_base.private import (
@@ -51,11 +52,18 @@ _works_itself: Final = _Known(
 
 
 class _Within(threading.local):
-    """Whether tensor classes of their own work in this thread: how many, and one about to begin."""
+    """What a mode knows of a thread.
+
+    Attributes:
+        depth: how many tensor classes of their own work in it.
+        asked: whether one is about to begin.
+        apart: whether a hook's callback runs, for which the mode was taken off.
+    """
 
     def __init__(self) -> None:
         self.depth = 0
         self.asked = False
+        self.apart = False
 
 
 class OperatorMode(TorchDispatchMode):
@@ -74,7 +82,7 @@ class OperatorMode(TorchDispatchMode):
     def __init__(self, ran: Ran) -> None:
         super().__init__()
         self._ran = ran
-        self._within = _Within()
+        self.within = _Within()
 
     def put_on(self) -> None:
         """Stand on this thread's stack from now on."""
@@ -82,6 +90,7 @@ class OperatorMode(TorchDispatchMode):
 
     def take_out(self) -> None:
         """Be on this thread's stack no more, wherever it lies there."""
+        self.within.apart = False
         dispatch_modes.take_out(self)
 
     @classmethod
@@ -106,7 +115,7 @@ class OperatorMode(TorchDispatchMode):
             with dispatch_modes.standing((self,)):
                 return run_composite(func, args, kwargs)
         out = func(*args, **kwargs)
-        if not (self._within.depth and dispatch_mode(_FAKE) is not None):
+        if not (self.within.depth and dispatch_mode(_FAKE) is not None):
             self._ran(func, args, kwargs, out)
         return out
 
@@ -115,7 +124,7 @@ class OperatorMode(TorchDispatchMode):
 
         What it only pretends to do meanwhile, to learn a shape, is left out.
         """
-        within = self._within
+        within = self.within
         if within.asked:
             within.asked = False
             return NotImplemented  # so torch asks the class
@@ -127,6 +136,32 @@ class OperatorMode(TorchDispatchMode):
         finally:
             within.asked = False
             within.depth -= 1
+
+
+def _apart(callback: Callable[..., object], *arguments: Any) -> object:
+    """Call a hook's callback with modes of ours off this thread's stack.
+
+    They would leave out what it runs, but each operator would come to them, which takes long.
+    """
+    stack = list(dispatch_modes)
+    ours = [mode for mode in stack if isinstance(mode, OperatorMode)]
+    if not ours:
+        return callback(*arguments)
+    try:
+        for mode in ours:
+            mode.within.apart = True
+        dispatch_modes.put([mode for mode in stack if mode not in ours])
+        return callback(*arguments)
+    finally:
+        # Scopes may have been opened or left meanwhile.
+        now = list(dispatch_modes)
+        kept = [mode for mode in stack if mode in now or (mode in ours and mode.within.apart)]
+        dispatch_modes.put([*kept, *(mode for mode in now if mode not in kept)])
+        for mode in ours:
+            mode.within.apart = False
+
+
+demand.apart = _apart
 
 
 def _is_taken_apart(operator: Any, arguments: Iterable[Any]) -> bool:

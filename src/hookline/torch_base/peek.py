@@ -52,8 +52,12 @@ class Peek(Call):
 class PeekWindow(Window):
     """Shows the gradient to the owner; it has no begin and no end."""
 
+    __slots__ = ()
     call: Peek  # pyright: ignore[reportIncompatibleVariableOverride]
-    started = True  # so that it never begins
+
+    def __init__(self, call: Call, run: Any) -> None:
+        super().__init__(call, run)
+        self.started = True  # so that it never begins
 
     def current(self) -> Lineup:
         """No hook is registered for it."""

@@ -22,7 +22,6 @@ called before.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from operator import itemgetter
 
@@ -56,8 +55,8 @@ class Repeats:
     __slots__ = ("_counts", "_made")
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[object, object]] = Counter()
-        self._made: defaultdict[object, list[tuple[int, _Place]]] = defaultdict(list)
+        self._counts: dict[tuple[object, object], int] = {}
+        self._made: dict[object, list[tuple[int, _Place]]] = {}
 
     def settle(self, call: Call, key: object, known: Known, thread: Thread, begun: int) -> bool:
         """Whether the call repeats one that is known; if so, it gets that one's pass and index.
@@ -75,7 +74,7 @@ class Repeats:
             return False
         call.running, call.index, call.repeats = found
         call.recomputing = True
-        self._made[key].append((call.start, found))
+        self._made.setdefault(key, []).append((call.start, found))
         return True
 
     def _find(self, key: object, known: Known, thread: Thread, begun: int) -> _Place | None:
@@ -95,12 +94,13 @@ class Repeats:
         return _before(number, known)
 
     def _count(self, part: object, key: object) -> int:
-        self._counts[part, key] += 1
-        return self._counts[part, key] - 1
+        count = self._counts.get((part, key), 0)
+        self._counts[part, key] = count + 1
+        return count
 
     def _again(self, begin: int, key: object, count: int) -> _Place | None:
         """What was itself a repeat: a reentrant checkpoint inside another."""
-        made = self._made[key]
+        made = self._made.get(key, [])
         place = bisect_left(made, begin, key=itemgetter(0)) + count
         return made[place][1] if place < len(made) else None
 

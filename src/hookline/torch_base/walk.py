@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from hookline.torch_base.private import MARKS, NO_SEQUENCE, node_metadata, node_number
+from hookline.torch_base.private import MARKS, NO_SEQUENCE, node_number
 
 if TYPE_CHECKING:
     from hookline.torch_base.marks import Mark
 
 
-class Visit(NamedTuple):
-    """A node that will run.
-
-    Attributes:
-        number: its sequence number; a thread's nodes run in descending order.
-        node: the node.
-        marks: what calls left on it.
-        thread: the number of the thread that made it, as far as marks tell, else None.
-    """
-
-    number: int
-    node: Node
-    marks: Sequence[Mark]
-    thread: int | None
+Visit: TypeAlias = "tuple[int, Node, Sequence[Mark], int | None]"
+"""A node that will run: its sequence number, the node, what calls left on it, and the number of
+the thread that made it, as far as marks tell. A thread's nodes run in descending order."""
 
 
 def visits(outputs: Iterable[Any], inputs: Sequence[Any] | None) -> list[Visit]:
@@ -51,10 +40,10 @@ def visits(outputs: Iterable[Any], inputs: Sequence[Any] | None) -> list[Visit]:
         number = node_number(node)
         if number >= NO_SEQUENCE:
             continue
-        marks = node_metadata(node).get(MARKS, ())
+        marks = node.metadata.get(MARKS, ())
         if marks:
             thread = marks[0].call.thread
-        found.append(Visit(number, node, marks, thread))
+        found.append((number, node, marks, thread))
         for following, _ in node.next_functions:
             if following is not None:
                 todo.append((following, thread))

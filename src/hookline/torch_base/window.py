@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import maxsize
 from typing import Any, Final
 
 from torch import Tensor
 
 from hookline.core.calls import Call
+from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry, Lineup
 from hookline.core.events import (
     abort,
@@ -31,6 +33,10 @@ from hookline.torch_base.marks import (
 from hookline.torch_base.readable import copied
 
 
+_NOWHERE: Final[frozenset[int]] = frozenset()
+_NO_GRADIENTS: Final[dict[int, Tensor | None]] = {}  # of every window that has none; stays empty
+
+
 class Window:
     """The backward of one call in one run.
 
@@ -40,6 +46,7 @@ class Window:
         call: the call.
         run: the run.
         close: the place in the thread's order of nodes before which the call's backward ends.
+        order: its place among the windows of its thread, outer ones before inner ones.
         out: the gradients of the outputs that have arrived, by place.
         inputs: the gradients of the inputs that have arrived, by place.
         new_inputs: those that hooks put in their place, until they flow on.
@@ -49,25 +56,43 @@ class Window:
         late: whether gradients of outputs arrived after it had begun.
         replaced: the places of outputs whose gradients a hook replaced.
         lineup: the hooks at its begin.
+        version: that of what was registered then.
         begun: the hook objects whose begin ran.
     """
 
-    # Defaults on the class: a run makes many windows, and most keep most of them.
-    close = 0
-    waiting = 0
-    started = False
-    ending = False
-    late = False
-    replaced: frozenset[int] = frozenset()
-    lineup: Lineup = EMPTY
-    begun: tuple[Entry, ...] = ()
+    # Slots, since Python takes long to read a default that stands on the class.
+    __slots__ = (
+        "__weakref__",
+        "begun",
+        "call",
+        "close",
+        "ending",
+        "inputs",
+        "late",
+        "lineup",
+        "new_inputs",
+        "order",
+        "out",
+        "replaced",
+        "run",
+        "started",
+        "version",
+        "waiting",
+    )
 
     def __init__(self, call: Call, run: Any) -> None:
         self.call = call
-        self.run: Final = run
+        self.run = run
+        self.close = maxsize
+        self.order = 0
+        self.waiting = 0
+        self.started = self.ending = self.late = False
         self.out: dict[int, Tensor | None] = {}
-        self.inputs: dict[int, Tensor | None] = {}
-        self.new_inputs: dict[int, Tensor | None] = {}
+        self.inputs = self.new_inputs = _NO_GRADIENTS
+        self.replaced: frozenset[int] = _NOWHERE
+        self.lineup: Lineup = EMPTY
+        self.version = -1
+        self.begun: tuple[Entry, ...] = ()
 
     # What the level of the call has to say.
 
@@ -118,7 +143,7 @@ class Window:
             gradient = self.new_inputs.pop(mark.place, gradient)
         else:
             if mark.role is INPUT_SEEN:  # the node may be an output's too, as of an Identity
-                self.inputs[mark.place] = gradient
+                self.inputs = {**self.inputs, mark.place: gradient}
             return gradient
         # A leaf takes it for its `.grad` and adds to it in place; a hook may have kept it too.
         return copied(gradient) if mark.leaf and gradient is not None else gradient
@@ -127,10 +152,14 @@ class Window:
         """Call the hooks' begins."""
         self.started = True
         self.call.now = thread.clock.now
+        self.version = demand.version
         lineup = self.lineup = self.current()
         try:
-            if lineup.backward_pre:
-                fire(lineup.backward_pre, self.call, self.arguments(), BACKWARD_PRE, thread)
+            if lineup.backward_pre or lineup.backward:
+                # Also for an end alone: inputs that autograd saved are gone when nodes have run.
+                arguments = self.arguments()
+                if lineup.backward_pre:
+                    fire(lineup.backward_pre, self.call, arguments, BACKWARD_PRE, thread)
             self.begun = lineup.paired_backward
             if lineup.gradients:
                 self.arrived(list(self.out), thread)
@@ -145,7 +174,7 @@ class Window:
         """Call the hooks' ends: of hook objects just those whose begin ran."""
         self.ending = True
         self.call.now = thread.clock.now
-        lineup = self.current()
+        lineup = self.lineup if self.version == demand.version else self.current()
         pairs = lineup.backward
         if lineup is not self.lineup:
             lineup = with_displaced(lineup, self.begun)
