@@ -43,17 +43,16 @@ class HookObject:
     operator_mode: Any = None
     changes: bool = False
     watched_phases: Collection[Phase] | None = None
+    level: ClassVar[type[HookObject]]
+    """The base class of the hook's level, whose callbacks are empty."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if HookObject in cls.__bases__:
+            cls.level = cls
         if "name" not in vars(cls):
             cls.name = cls.__name__
         warn_of_slips(cls, cls.level)
-
-    @property
-    def level(self) -> type[HookObject]:
-        """The base class of the hook's level, whose callbacks are empty."""
-        return next(cls for cls in type(self).__mro__ if HookObject in cls.__bases__)
 
     def added(self, target: Any) -> None:
         """Called once registered: with None for a scope, else with the module or function."""
