@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from hookline.core.entry import Entry
 
 
+@runtime_checkable
 class Aim(Protocol):
     """What a hook object was put on by name: a module, or functions that it calls."""
 
