@@ -116,6 +116,16 @@ def load_run(path: str | Path) -> Run:
 
     Raises:
         RunFileError: there is no such file, it is no run, or it is of a newer version.
+
+    Example:
+        >>> import os, tempfile, torch, hookline
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "run.hookline")
+        ...     with hookline.record(path):
+        ...         _ = torch.nn.ReLU()(torch.ones(2))
+        ...     run = hookline.load_run(path)
+        >>> [row["path"] for row in run.to_rows("modules")]
+        ['']
     """
     found = load(path)
     return Run(found.ranks, found.missing)

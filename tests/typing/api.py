@@ -187,8 +187,14 @@ with hookline.patch(
     assert_type(patched.edits[0].path, str)
     assert_type(patched.edits[0].edit, hookline.Edit)
     assert_type(patched.silent(), list[Silent])
+by_name: dict[str, hookline.Edit] = {"act": edit}
+hookline.patch(linear, by_name)
+hookline.patch(linear, {"act": "twice"})  # pyright: ignore[reportArgumentType]
+hookline.patch(linear, {3: edit})  # pyright: ignore[reportArgumentType]
 edits.apply(torch.relu, at=edits.head(1, 4))
 edits.apply(lambda value, call: value * call.index, with_call=True)
+edits.apply(lambda value, call: value)  # pyright: ignore[reportArgumentType]
+edits.zero(calls=lambda call: call.index > 2)
 edits.scale("twice")  # pyright: ignore[reportArgumentType]
 edits.zero(calls="first")  # pyright: ignore[reportArgumentType]
 

@@ -81,6 +81,13 @@ class FunctionHook(HookObject):
 
 
 def get_function_hooks() -> Mapping[str, FunctionHook]:
-    """The function hooks scoped to this thread: by name, in order, read-only."""
+    """The function hooks scoped to this thread: by name, in order, read-only.
+
+    Example:
+        >>> import hookline
+        >>> with hookline.function_hooks.PrintHook():
+        ...     list(hookline.get_function_hooks())
+        ['PrintHook']
+    """
     named = current_thread().functions.named()
     return MappingProxyType({name: entry.hook for name, entry in named.items()})  # type: ignore[misc]

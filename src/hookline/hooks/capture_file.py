@@ -182,6 +182,16 @@ def load_capture(
     Raises:
         CaptureError: the file holds no captures, or is of a later version.
         FileNotFoundError: there is no such file.
+
+    Example:
+        >>> import os, tempfile, torch, hookline
+        >>> model = torch.nn.Sequential(torch.nn.ReLU())
+        >>> with hookline.capture(model, "0") as acts:
+        ...     _ = model(torch.ones(2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     acts.save(os.path.join(folder, "acts.safetensors"))
+        ...     hookline.load_capture(os.path.join(folder, "acts.safetensors"))["0"].output
+        tensor([1., 1.])
     """
     from safetensors import SafetensorError, safe_open
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, overload
 
 import torch
 from torch import Tensor
 
+from hookline.core.calls import Call
 from hookline.core.names import hook_name
 from hookline.errors import HookTypeError, HookValueError
 from hookline.hooks.editing import Calls, Edit, Site
@@ -16,6 +17,8 @@ from hookline.hooks.pick import At, EditError
 from hookline.torch_base.tree import describe, leaves
 
 Number: TypeAlias = int | float | complex
+EditLike: TypeAlias = Edit | Callable[[Tensor], object] | Tensor | Number
+"""What stands for an edit in a patch; a tensor or number is put in place of the value."""
 
 
 def zero(*, on: str = "output", at: At = None, calls: Calls = None) -> Edit:
@@ -79,6 +82,12 @@ def scale(
         on: what to change; see `zero`.
         at: which part of each tensor; see `zero`.
         calls: in which calls; see `zero`.
+
+    Example:
+        >>> import torch
+        >>> from hookline.edits import scale
+        >>> scale(2)(torch.ones(3))
+        tensor([2., 2., 2.])
     """
     _check_operand("scale", factor)
     return Edit(
@@ -99,6 +108,13 @@ def add(vector: Number | Tensor, *, on: str = "output", at: At = None, calls: Ca
         on: what to change; see `zero`.
         at: which part of each tensor; see `zero`.
         calls: in which calls; see `zero`.
+
+    Example:
+        >>> import torch
+        >>> from hookline.edits import add
+        >>> add(torch.tensor([1.0, 0.0]))(torch.zeros(2, 2))
+        tensor([[1., 0.],
+                [1., 0.]])
     """
     _check_operand("add", vector)
     return Edit(
@@ -126,6 +142,12 @@ def clamp(
         on: what to change; see `zero`.
         at: which part of each tensor; see `zero`.
         calls: in which calls; see `zero`.
+
+    Example:
+        >>> import torch
+        >>> from hookline.edits import clamp
+        >>> clamp(min=0, max=1)(torch.tensor([-1.0, 0.5, 2.0]))
+        tensor([0.0000, 0.5000, 1.0000])
     """
     bounds: Any = (min, max)
     if min is None and max is None:
@@ -203,6 +225,28 @@ def _repeated(new: Tensor, part: Tensor, broadcast: bool) -> Tensor:  # noqa: FB
     return new.clone()
 
 
+@overload
+def apply(
+    function: Callable[[Tensor], object],
+    *,
+    with_call: Literal[False] = ...,
+    on: str = ...,
+    at: At = ...,
+    calls: Calls = ...,
+) -> Edit: ...
+
+
+@overload
+def apply(
+    function: Callable[[Tensor, Call], object],
+    *,
+    with_call: Literal[True],
+    on: str = ...,
+    at: At = ...,
+    calls: Calls = ...,
+) -> Edit: ...
+
+
 def apply(
     function: Callable[..., object],
     *,
@@ -220,6 +264,12 @@ def apply(
         on: what to change; see `zero`.
         at: which part of each tensor; see `zero`.
         calls: in which calls; see `zero`.
+
+    Example:
+        >>> import torch
+        >>> from hookline.edits import apply
+        >>> apply(torch.relu, at=0)(torch.tensor([-1.0, -2.0]))
+        tensor([ 0., -2.])
     """
     if not callable(function):
         msg = f"apply takes a function of a tensor, not {function!r}"

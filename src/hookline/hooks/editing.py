@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
+from hookline.core.calls import Call
 from hookline.core.names import hook_name
 from hookline.errors import HookTypeError, HookValueError
 from hookline.hooks.leafpath import Keys, target_of
@@ -16,10 +17,7 @@ from hookline.hooks.pick import At, EditError, at_text, check_at, put, take
 from hookline.torch_base.readable import shape_of
 from hookline.torch_base.tree import describe
 
-if TYPE_CHECKING:
-    from hookline.core.calls import Call
-
-Calls: TypeAlias = int | slice | Collection[int] | Callable[[Any], object] | None
+Calls: TypeAlias = int | slice | Collection[int] | Callable[[Call], object] | None
 """Which calls: a number, several, a slice of numbers, or a predicate of the call; None for all."""
 
 Change: TypeAlias = Callable[[Tensor, "Site"], object]

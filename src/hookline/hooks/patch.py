@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from torch import nn
 
@@ -14,7 +14,7 @@ from hookline.core.calls import Key
 from hookline.core.patterns import FunctionPattern
 from hookline.core.records import Silent
 from hookline.errors import HookTypeError, HookValueError
-from hookline.hooks.changes import edits_of
+from hookline.hooks.changes import EditLike, edits_of
 from hookline.hooks.editing import Edit
 from hookline.hooks.patch_hooks import FunctionPatchHook, ModulePatchHook
 from hookline.hooks.patching import Placed
@@ -27,6 +27,8 @@ from hookline.watch import Watch, watch
 if TYPE_CHECKING:
     from hookline.functions.call import FunctionCall
     from hookline.modules.call import ModuleCall
+
+Selecting = TypeVar("Selecting", bound=Pattern)
 
 _numbers: Final = count()
 
@@ -111,7 +113,7 @@ class Patch:
 
 def patch(
     model: nn.Module,
-    edits: Mapping[Pattern, Any],
+    edits: Mapping[Selecting, EditLike | Sequence[EditLike]],
     *,
     first: bool = False,
     prepend: bool = False,
@@ -178,7 +180,7 @@ def patch(
 class _Plan:
     """Which edits are for which modules and functions."""
 
-    def __init__(self, model: nn.Module, edits: Mapping[Pattern, Any]) -> None:
+    def __init__(self, model: nn.Module, edits: Mapping[Any, object]) -> None:
         if not isinstance(edits, Mapping) or not edits:
             msg = f"patch takes a dict {{pattern: edit}} with an edit or more in it, not {edits!r}"
             raise HookTypeError(msg)

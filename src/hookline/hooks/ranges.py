@@ -71,6 +71,14 @@ class FunctionRangeHook(Ranges, FunctionBrackets):
 
     Raises:
         HookValueError: NVTX was asked for and there is no CUDA device.
+
+    Example:
+        >>> import torch
+        >>> from hookline.function_hooks import RangeHook
+        >>> with torch.profiler.profile() as profile, RangeHook():
+        ...     _ = torch.nn.functional.relu(torch.ones(2))
+        >>> any(event.key.endswith("relu[0].forward") for event in profile.key_averages())
+        True
     """
 
     name = "RangeHook"

@@ -115,6 +115,14 @@ def delete_hook(module: nn.Module, name: str) -> None:
     Raises:
         HookNameError: nothing is registered there under the name.
         HookTypeError: it is no module.
+
+    Example:
+        >>> import torch, hookline
+        >>> layer = torch.nn.Linear(2, 2)
+        >>> _ = hookline.add_hook(layer, hookline.module_hooks.TimerHook(), "mine")
+        >>> hookline.delete_hook(layer, "mine")
+        >>> hookline.hooks_of(layer)
+        []
     """
     check_callable_module(module)
     registry = registry_of(module)
@@ -127,6 +135,13 @@ def delete_hook(module: nn.Module, name: str) -> None:
 
 
 def get_module_hooks() -> Mapping[str, ModuleHook]:
-    """The module hooks scoped to this thread: by name, in order, read-only."""
+    """The module hooks scoped to this thread: by name, in order, read-only.
+
+    Example:
+        >>> import hookline
+        >>> with hookline.module_hooks.TimerHook(), hookline.module_hooks.PrintHook():
+        ...     list(hookline.get_module_hooks())
+        ['TimerHook', 'PrintHook']
+    """
     named = current_thread().modules.named()
     return MappingProxyType({name: entry.hook for name, entry in named.items()})  # type: ignore[misc]

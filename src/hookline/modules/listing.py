@@ -66,6 +66,14 @@ def clear_hooks(model: nn.Module) -> None:
 
     Raises:
         BaseException: the first that a hook's `deleted` raised, once all hooks are gone.
+
+    Example:
+        >>> import torch, hookline
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        >>> _ = hookline.register_forward_hook(model[0], print)
+        >>> hookline.clear_hooks(model)
+        >>> hookline.hooks_of(model)
+        []
     """
     registered = dict.fromkeys((row.handle.registry, row.handle.entry) for row in hooks_of(model))
     discard_all(registered)

@@ -243,6 +243,15 @@ def register_module_forward_pre_hook(
     """Register a forward pre-hook on all modules; they run before a module's own.
 
     Takes and returns what [register_forward_pre_hook][hookline.register_forward_pre_hook] does.
+
+    Example:
+        >>> import torch, hookline
+        >>> def show(module, args):
+        ...     print(type(module).__name__)
+        >>> with hookline.register_module_forward_pre_hook(show):
+        ...     _ = torch.nn.Sequential(torch.nn.ReLU())(torch.ones(2))
+        Sequential
+        ReLU
     """
     registry = _everywhere(hook)
     callback = adapters.forward_pre(hook, with_kwargs=with_kwargs)
@@ -279,6 +288,15 @@ def register_module_forward_hook(
     """Register a forward hook on all modules; they run before a module's own.
 
     Takes and returns what [register_forward_hook][hookline.register_forward_hook] does.
+
+    Example:
+        >>> import torch, hookline
+        >>> def show(module, args, output):
+        ...     print(type(module).__name__, tuple(output.shape))
+        >>> with hookline.register_module_forward_hook(show):
+        ...     _ = torch.nn.Sequential(torch.nn.ReLU())(torch.ones(2))
+        ReLU (2,)
+        Sequential (2,)
     """
     registry = _everywhere(hook)
     callback = adapters.forward(hook, with_kwargs=with_kwargs)
@@ -292,6 +310,15 @@ def register_module_full_backward_pre_hook(
 
     Takes and returns what
     [register_full_backward_pre_hook][hookline.register_full_backward_pre_hook] does.
+
+    Example:
+        >>> import torch, hookline
+        >>> layer = torch.nn.Linear(2, 2)
+        >>> def show(module, grad_output):
+        ...     print(type(module).__name__, float(grad_output[0].sum()))
+        >>> with hookline.register_module_full_backward_pre_hook(show):
+        ...     layer(torch.ones(1, 2)).sum().backward()
+        Linear 2.0
     """
     registry = _everywhere(hook)
     return _add(registry, Phase.BACKWARD_PRE, hook, adapters.backward_pre(hook), prepend=prepend)
@@ -304,6 +331,15 @@ def register_module_full_backward_hook(
 
     Takes and returns what
     [register_full_backward_hook][hookline.register_full_backward_hook] does.
+
+    Example:
+        >>> import torch, hookline
+        >>> layer = torch.nn.Linear(2, 2)
+        >>> def show(module, grad_input, grad_output):
+        ...     print(type(module).__name__, module.bias.grad)
+        >>> with hookline.register_module_full_backward_hook(show):
+        ...     layer(torch.ones(1, 2)).sum().backward()
+        Linear tensor([1., 1.])
     """
     registry = _everywhere(hook)
     return _add(registry, Phase.BACKWARD, hook, adapters.backward(hook), prepend=prepend)

@@ -95,6 +95,8 @@ pop_mode: Callable[[], Any] = _find("_C._pop_torch_function_stack")
 end in any order and other modes may lie above ours."""
 
 SingleLevelFunction: Any = _find("autograd.function._SingleLevelFunction")
+if not isinstance(vars(torch.autograd.Function)["apply"], classmethod):
+    SingleLevelFunction = torch.autograd.Function  # from torch 2.14 on it goes past the class below
 """The class below `torch.autograd.Function` whose `apply` sees each call of a custom function, also
 through an `apply` that was bound earlier. Modes do not see custom functions."""
 
