@@ -161,3 +161,10 @@ function_hooks.AttentionHook(reduce=lambda weights: weights.mean(1))
 node = FunctionNode(torch.relu)
 node.add_hook(Functions())
 hookline.Typo  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnusedExpression]
+
+assert_type(module_hooks.MemoryHook().print_report(), None)
+assert_type(function_hooks.StatsHook().print_report(sys.stderr), None)
+try:
+    torch.ones(1).backward()
+except hookline.RecomputeError as recomputed:
+    assert_type(recomputed, hookline.RecomputeError)
