@@ -41,6 +41,8 @@ def leftovers() -> list[str]:  # noqa: C901 - a plain list of checks
         found.append(f"thread state: {thread.stack} {thread.runs} {thread.busy} {thread.culprit}")
     if demand.backward or demand.clock or demand.modes:
         found.append(f"demand: {demand.backward}, {demand.clock}, {demand.modes}")
+    if demand.aims:
+        found.append(f"hooks that wait for a pass: {list(demand.aims)}")
     if module_switch:
         found.append("the engine is on")
     now = {

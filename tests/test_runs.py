@@ -58,3 +58,17 @@ def test_a_notebook_shows_the_report_in_a_frame(path):
     assert html.startswith("<iframe")
     assert html.count("<") == 2
     assert "train.py --epochs 3" in html
+
+
+def test_a_run_is_told_in_a_line(path, tmp_path):
+    """What ran, how it ended, and how many rows there are of what."""
+    run = hookline.load_run(path)
+    text = repr(run)
+    assert text.startswith("<Run of ")
+    assert " after " in text
+    assert f"times {len(run.rows(TimeRow))}, " in text
+    assert "flops" not in text
+    assert len(text) < 200
+    with Store(tmp_path / "empty.hookline") as store:
+        store.write({})
+    assert "killed before it wrote anything" in repr(hookline.load_run(tmp_path / "empty.hookline"))

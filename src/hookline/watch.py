@@ -137,10 +137,10 @@ class Watch:
                     raise HookNameError(msg)
                 entry = make()
                 placed.append((registry, entry))
-                put_object(registry, entry, module, prepend=prepend)
-                seat.entries.append(entry)
                 if self._aimed:
                     demand.aims[entry] = (ModuleAim(seat.called, path),)
+                put_object(registry, entry, module, prepend=prepend)
+                seat.entries.append(entry)
 
     def _put_on_functions(self, hooks: _Named, choices: Sequence[Choice], *, prepend: bool) -> None:
         for hook, name in reversed(hooks) if prepend else hooks:

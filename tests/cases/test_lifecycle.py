@@ -3,6 +3,7 @@
 The numbers are those of the list of reported troubles that this library was built against.
 """
 
+import re
 import threading
 from contextlib import ExitStack
 
@@ -284,15 +285,15 @@ def test_c49_the_same_target_twice_is_refused_or_explicit():
 def test_c83_a_list_of_modules_is_refused_with_a_hint(build):
     """It never runs, so a hook on it is an error that names the modules in it."""
     layers = build()
-    names = ", ".join(name for name, _ in layers.named_children()) or "none"
+    names = ", ".join(name for name, _ in layers.named_children())
+    instead = f"put them on the modules in it ({names})" if names else "no module in it either"
     for put in (
         lambda: register_forward_hook(layers, print),
         lambda: add_hook(layers, Counts()),
         lambda: with_hooks(layers),
     ):
-        with pytest.raises(ValueError, match="put them on the modules in it") as caught:
+        with pytest.raises(ValueError, match=re.escape(instead)):
             put()
-        assert f"({names})" in str(caught.value)
 
 
 def test_c83_the_modules_in_a_list_are_watched():

@@ -101,6 +101,7 @@ def test_everything_at_once(here):
     ("args", "message"),
     [
         (["-o", "a.hookline", "-o", "b.run"], "a run is kept in one file, and a.hookline is given"),
+        (["-o", "a.htm"], "-o a.htm: there is no format .htm; did you mean '.html'?"),
         (["-o", "no/a.hookline"], "-o no/a.hookline: there is no folder"),
         (["-o", "a.hookline", "-o", "no/a.json"], "-o no/a.json: there is no folder"),
         (["-o", "."], "'.' is a directory"),

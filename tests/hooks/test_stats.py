@@ -20,6 +20,7 @@ from hookline.hooks import tally, updates
 from hookline.hooks.histogram import SAMPLE, magnitudes
 from hookline.hooks.moments import sample_of
 from hookline.hooks.stats import FunctionStatsHook, ModuleStatsHook
+from hookline.report.tables.stats import sheets as stats_sheets
 from hookline.torch_base.tree import leaves
 
 BOTH = pytest.mark.parametrize("hook_class", [ModuleStatsHook, FunctionStatsHook])
@@ -179,7 +180,21 @@ def test_a_tensor_without_a_finite_number_has_a_row(hook_class):
     with hook_class(every=1) as stats:
         model(x)
     (row,) = stats.rows()
-    assert (row.count, row.nan, row.mean, row.abs_max, row.zero_share) == (0, 3, 0.0, 0.0, 0.0)
+    assert (row.count, row.nan) == (0, 3)
+    unknown = (row.mean, row.std, row.minimum, row.maximum, row.abs_max, row.norm, row.zero_share)
+    assert all(map(math.isnan, unknown))
+
+
+def test_r9_where_nothing_could_be_measured_nothing_stands(tmp_path):
+    """Neither in the table nor in the JSON a zero is shown that nobody measured."""
+    path = tmp_path / "run.hookline"
+    with hookline.record(path, stats=True, every=1):
+        nn.Identity()(torch.full((3,), math.nan))
+    run = hookline.load_run(path)
+    (row,) = run.to_rows("stats")
+    assert (row["mean"], row["std"], row["norm"], row["nan"]) == (None, None, None, 3)
+    (sheet,) = stats_sheets(run)
+    assert [column.name for column in sheet.columns] == ["leaf", "calls", "NaN"]
 
 
 def test_parts_may_be_left_out():

@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from hookline import FunctionHook, ModuleHook, register_forward_hook, watch, with_hooks
 from hookline.core.records import Silent
-from hookline.errors import HookWarning
+from hookline.errors import HookValueError, HookWarning
 
 
 class Forward(ModuleHook):
@@ -91,6 +91,20 @@ def test_r9_just_the_modules_that_torchs_own_hooks_do_not_see(build):
 
     assert [row.path for row in watched.silent()] == expected
     assert expected
+
+
+def test_r9_modules_of_an_exported_program(x):
+    """They hold parameters and nothing else, which is told in place of a list of no modules."""
+    program = torch.export.export(nn.Sequential(nn.Linear(4, 4)), (x,)).module()
+    with watch(program, Forward()) as watched:
+        program(x)
+    row = next(row for row in watched.silent() if row.path == "0")
+    assert row.cause == "no forward"
+    assert row.advice.endswith("hook that, or the model before the export")
+    with pytest.raises(HookValueError, match="only holds parameters, as the modules of a program"):
+        watch(program, Forward(), where="0")
+    with pytest.raises(HookValueError, match="there is no module in it either"):
+        with_hooks(nn.ModuleList())
 
 
 def test_r9_a_row_says_what_and_why():
@@ -236,7 +250,7 @@ def test_r9_a_model_that_is_gone():
     watched.close()
     del net
     gc.collect()
-    assert [(row.cause, row.type) for row in watched.silent()] == [("replaced", "")]
+    assert [(row.cause, row.type) for row in watched.silent()] == [("replaced", "Linear")]
     assert "the model is gone" in watched.silent()[0].advice
 
 

@@ -80,8 +80,8 @@ def test_torchscript_is_refused_with_the_way_out(make):
     [
         (nn.ModuleList([nn.ReLU(), nn.ReLU()]), r"\(0, 1\)"),
         (nn.ModuleDict({"encoder": nn.ReLU()}), r"\(encoder\)"),
-        (nn.ParameterList([nn.Parameter(torch.ones(1))]), r"\(none\)"),
-        (nn.Module(), r"\(none\)"),
+        (nn.ParameterList([nn.Parameter(torch.ones(1))]), "there is no module in it either"),
+        (nn.Module(), "it only holds parameters, as the modules of a program that torch.export"),
     ],
 )
 def test_containers_without_forward_are_refused_with_the_modules_in_them(container, named):

@@ -60,7 +60,11 @@ def test_section_4_every_kind_of_pattern_selects(model, level, where, expected):
 @pytest.mark.parametrize(
     ("level", "where", "told"),
     [
-        ("both", "head:linaer", "'head:linaer': the module called 'linear'; did you mean"),
+        (
+            "both",
+            "head:linaer",
+            "'head:linaer' matched no function: the module called 'linear'; did",
+        ),
         ("both", "head:linear[3]", "never for the index [3]"),
         ("module", "head:linear", "means functions, and only modules are measured: see --level"),
         ("both", "hed", "no module of Net is named 'hed'; did you mean 'head'?"),

@@ -200,3 +200,12 @@ def test_no_difference_and_what_can_not_be_compared():
     text = printed(of(time_row(), stats_row()), of(time_row()))
     assert "nothing changed by ×1.25 or more" in text
     assert "hookline: only the first run has statistics: not compared" in text
+
+
+def test_r9_runs_without_a_table_in_common_are_not_called_alike():
+    """Nothing was compared, so nothing is said to be the same."""
+    text = printed(of(time_row()), of(stats_row()))
+    assert "these runs have no table of numbers in common" in text
+    assert "nothing changed" not in text
+    assert "hookline: only the first run has times: not compared" in text
+    assert "nothing changed" in printed(of(parameter_row()), of(parameter_row()))

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hookline
 from hookline.core.magnitudes import edges
 from hookline.core.records import StatsRow, TimeRow
 from hookline.errors import HookValueError
 from hookline.record.rows import EventRow, RunRow, SeriesRow
 from hookline.record.runs import Rank, RunData
 from hookline.record.schema import TABLES
-from hookline.report.formats import FORMATS, export, is_known
+from hookline.report.formats import FORMATS, check_run_file, export, is_known
 from hookline.report.tensorboard import add_to
 from hookline.report.trace import trace_of
 from tests.record.sample import sample
@@ -36,6 +37,24 @@ def two(tmp_path):
 def test_r10_an_unknown_ending_is_refused_with_those_that_there_are(run, tmp_path):
     with pytest.raises(HookValueError, match=r"known ending; choose one of \.html, \.json, \.csv"):
         export(run, tmp_path / "run.xlsx")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("r.htm", ".html"), ("r.JSN", ".json"), ("r.cvs", ".csv"), ("r.trace", ".trace.json")],
+)
+def test_r10_a_run_file_with_an_ending_that_is_nearly_a_format_is_refused(name, meant):
+    """It would be a run file that somebody then opens in a browser."""
+    with pytest.raises(HookValueError, match=rf"did you mean '{meant}'\? Formats are \.html, "):
+        check_run_file(name)
+    with pytest.raises(HookValueError, match=meant):
+        hookline.record(name)
+
+
+@pytest.mark.parametrize("name", ["run", "run.hookline", "a.run", "a.db", "r.html", "a.b/run"])
+def test_other_names_are_fine(name):
+    """Those of run files, whatever their ending, and those of exports."""
+    check_run_file(name)
 
 
 @pytest.mark.parametrize("ending", FORMATS)

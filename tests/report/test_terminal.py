@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hookline.core.records import TimeRow
+from hookline.core.records import StatsRow, TimeRow
 from hookline.errors import HookValueError
 from hookline.record.rows import FaultRow, PassRow, RunRow
 from hookline.record.runs import Rank, RunData
@@ -114,6 +114,32 @@ def test_chosen_tables_only():
     assert "activations by module" in text
     assert "hookline:" not in text
     assert "parameters" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ((), "no pass was looked at; see --every"),
+        (("--stats", "--every", "100"), "no pass was looked at; see --every"),
+        (("--time",), "the run was made without --stats"),
+    ],
+)
+def test_r9_a_chosen_table_without_rows_says_why(options, why):
+    """Of those that were asked for by name; the others are printed as ever."""
+    tables = without(sample(), StatsRow)
+    tables[RunRow] = [replace(tables[RunRow][0], options=options)]
+    text = printed(tables, tables=["stats", "times"])
+    assert text.startswith("time by module: GPT (train)")
+    assert text.endswith(f"hookline: the table stats has no rows: {why}\n")
+    assert "has no rows" not in printed(tables)
+
+
+def test_r9_every_table_can_say_why_it_is_empty():
+    """With what was measured, and without."""
+    empty = {RunRow: [replace(sample()[RunRow][0], options=("--print",))]}
+    text = printed(empty, tables=TABLES)
+    assert [line.split()[3] for line in text.splitlines()] == list(TABLES)
+    assert text.count("the run was made without --") == len(TABLES) - 2
 
 
 def test_sorted_by_a_column():

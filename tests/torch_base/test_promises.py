@@ -155,6 +155,26 @@ def test_r8_what_the_backward_does_not_need_is_no_error(x):
 
 
 @both
+def test_r8_a_patch_in_front_of_other_hooks(reentrant, x):
+    """Its edit is made by a hook of torch's, and promised all the same."""
+    plain, saving = nets(reentrant)
+    edits = {"blocks.0.up": scale(3.0)}
+    with patch(saving, edits, first=True):
+        loss = saving(x).sum()
+    with pytest.raises(RecomputeError, match=r"changed the output of blocks\.0\.up"):
+        loss.backward()
+    saving.zero_grad()
+    with patch(saving, edits, first=True):
+        loss = saving(x).sum()
+    with patch(saving, edits, first=True):
+        loss.backward()
+    with patch(plain, edits):
+        plain(x).sum().backward()
+    for one, other in zip(grads(plain), grads(saving), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@both
 def test_r8_observers_and_edits_of_gradients_may_go(reentrant, x):
     """Only who changes the forward makes a promise."""
     _, model = nets(reentrant)

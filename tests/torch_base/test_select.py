@@ -10,7 +10,17 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import hookline
-from hookline import HookTypeError, HookValueError, Selection, SelectionError, select, with_hooks
+from hookline import (
+    HookTypeError,
+    HookValueError,
+    Selection,
+    SelectionError,
+    TimerHook,
+    capture,
+    select,
+    watch,
+    with_hooks,
+)
 from hookline.torch_base.paths import MAX_PATHS
 
 
@@ -259,11 +269,26 @@ def test_r10_what_matches_nothing_is_an_error(pattern, says):
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("pattern", [3, None, ["encoder"], ("encoder", "decoder")])
+@pytest.mark.parametrize("pattern", [3, None, {"encoder": 1}])
 def test_r10_what_is_no_pattern(pattern):
     """The kinds that there are are listed."""
     with pytest.raises(HookTypeError, match=r"a pattern is a path, a glob, .* not "):
         select(transformer(), pattern)
+
+
+@pytest.mark.parametrize("given", [["0", "1"], ("0", "1")])
+def test_r10_several_patterns_in_one_are_refused_with_how_to_give_them(given):
+    """As people write it at first, wherever patterns come in."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    says = r"not a (list|tuple); give several .*: capture\(model, '0', '1'\)"
+    with pytest.raises(HookTypeError, match=says):
+        select(model, given)
+    with pytest.raises(HookTypeError, match=says):
+        capture(model, given)
+    with pytest.raises(HookTypeError, match=says):
+        watch(model, TimerHook(), where=[given])
+    with pytest.raises(HookTypeError, match=r"patterns go into where="):
+        watch(model, TimerHook(), given[0])
 
 
 def test_r10_a_regular_expression_for_bytes():

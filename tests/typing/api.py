@@ -242,6 +242,7 @@ except (
     hookline.HookValueError,
     hookline.MissingExtraError,
     hookline.NonFiniteError,
+    hookline.RecomputeError,
     hookline.RunFileError,
     hookline.SelectionError,
 ) as error:
@@ -249,3 +250,5 @@ except (
 warning: type[UserWarning] = hookline.HookWarning
 assert_type(hookline.__version__, str)
 hookline.Typo  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+assert_type(module_hooks.MemoryHook().print_report(), None)
+assert_type(function_hooks.StatsHook().print_report(sys.stderr), None)

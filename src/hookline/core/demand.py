@@ -70,10 +70,11 @@ class Demand:
     def dismiss(self, entry: Entry) -> None:
         """Count an entry out, if it is in; it is not called any more."""
         entry.alive = False
+        if entry in self.aims:
+            del self.aims[entry]
         if entry.counted:
             entry.counted = False
             self.version += 1
-            self.aims.pop(entry, None)
             self.clock -= entry.timed
             self.modes -= entry.mode is not None
             self.backward -= entry.watches_backward

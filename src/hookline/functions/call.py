@@ -91,7 +91,7 @@ class FunctionCall(Call):
         """
         if self.phase is Phase.FORWARD_PRE:
             self._replace_inputs(value)
-            note_change(self, _register)
+            note_change(self, self.phase, _register)
         elif self.phase is Phase.FORWARD:
             if self.out is None:
                 msg = (
@@ -101,7 +101,7 @@ class FunctionCall(Call):
                 raise HookValueError(msg)
             self.out = value
             self.outputs = tuple(tensors(value))
-            note_change(self, _register)
+            note_change(self, self.phase, _register)
         elif self.phase is Phase.BACKWARD_PRE:
             assert self.window is not None
             self.window.replace_out(self._as_many(value, self.count, "gradients of outputs"))

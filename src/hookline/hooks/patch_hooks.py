@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import Tensor, nn
 
 from hookline.core.calls import Inputs
+from hookline.core.phases import Phase
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.front import Front
 from hookline.hooks.leafpath import leaves_of
@@ -66,7 +67,7 @@ class ModulePatchHook(Patching, ModuleHook):
         if new is not None:
             call.replace(Inputs(*Tree.of((call.args, call.kwargs)).rebuild(new)))
         if self._first and self._edits(call, "output"):
-            call.will_change()
+            call.will_change(Phase.FORWARD)
             self._front.place(call)
 
     def forward_postprocess(self, call: ModuleCall) -> None:

@@ -132,10 +132,10 @@ class ModuleCall(Call):
         hook = f"replace() at {self.phase}"
         if self.phase is Phase.FORWARD_PRE:
             self.args, self.kwargs = new_inputs(self, value, hook)
-            self.will_change()
+            self.will_change(self.phase)
         elif self.phase is Phase.FORWARD:
             self.out = new_output(self, value, hook)
-            self.will_change()
+            self.will_change(self.phase)
         elif self.phase is Phase.BACKWARD_PRE:
             self.replace_grad_output(value, hook)
         elif self.phase is Phase.BACKWARD and self.inputs_outline is not None:
@@ -143,9 +143,9 @@ class ModuleCall(Call):
         else:
             raise HookValueError(self._nothing_to_replace())
 
-    def will_change(self) -> None:
-        """Tell that the hook object which runs changes the inputs or the output."""
-        note_change(self, partial(_register_on, self.key))
+    def will_change(self, phase: Phase) -> None:
+        """Tell that the hook object which runs changes the inputs or, at `forward`, the output."""
+        note_change(self, phase, partial(_register_on, self.key))
 
     def replace_grad_output(self, value: object, hook: str) -> None:
         """Put gradients in the place of those of the outputs."""

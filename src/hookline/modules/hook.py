@@ -101,7 +101,8 @@ def add_hook(module: nn.Module, hook: ModuleHook, name: str | None = None) -> Ho
         )
         raise HookNameError(msg)
     handle = register_object(registry, entry, module)
-    demand.aims[entry] = (ModuleAim(Key(module)),)
+    if entry.alive:  # its `added` may have removed it
+        demand.aims[entry] = (ModuleAim(Key(module)),)
     return handle
 
 

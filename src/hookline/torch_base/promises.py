@@ -85,22 +85,23 @@ def _missing(change: _Change, thread: Thread) -> Entry:
     return Entry(_Watching(), {change.phase: refuse}, name="checkpoint", paired=True)
 
 
-def note_change(call: Call, guard: Guard) -> None:
+def note_change(call: Call, phase: Phase, guard: Guard) -> None:
     """Tell that the hook which runs changes its call, in the forward.
 
     Args:
         call: the call.
+        phase: at which the change is made.
         guard: registers a hook for such calls.
     """
     call.changed = True
     entry = local.thread.busy
-    if not isinstance(entry, Entry) or call.phase is None:
+    if not isinstance(entry, Entry):
         return
     for part, name in private.checkpointed_parts():
         run = getattr(part, name)
         if not isinstance(run, _Repeated):
             run = _Repeated(run)
             setattr(part, name, run)
-        value = "the inputs" if call.phase is Phase.FORWARD_PRE else "the output"
+        value = "the inputs" if phase is Phase.FORWARD_PRE else "the output"
         what = f"{entry.name} changed {value} of {call.describe()}"
-        run.add(_Change(ref(entry), call.identity, what, call.phase, guard))
+        run.add(_Change(ref(entry), call.identity, what, phase, guard))
