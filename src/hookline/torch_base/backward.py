@@ -210,7 +210,11 @@ def _stops_of(
 def _outermost_first(stops: dict[int, Stop], windows: dict[Call, Window]) -> None:
     shared = [stop for stop in stops.values() if len(stop.calls) > 1]
     if shared:
-        order = {window: number for number, window in enumerate(windows.values())}
+        # By their ranges: who has no mark at its output may have been found after those inside.
+        order = {
+            window: (window.call.start, -window.call.stop, number)
+            for number, window in enumerate(windows.values())
+        }
         for stop in shared:
             stop.calls = dict(sorted(stop.calls.items(), key=lambda item: order[item[0]]))
 
