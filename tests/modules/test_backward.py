@@ -203,7 +203,7 @@ def test_p5_begins_and_ends_nest_as_in_forward(make, needs_grad):
 
 
 def test_p5_calls_nest_in_one_of_which_only_inputs_are_marked():
-    """A hook on the root that goes at once leaves marks at its inputs; what is inside still nests."""
+    """A hook of the root that goes at once leaves marks at its inputs; what is inside nests."""
 
     class Once(ModuleHook):
         needs_grad_input = True
