@@ -202,6 +202,26 @@ def test_p5_begins_and_ends_nest_as_in_forward(make, needs_grad):
     assert log.trees("backward") == mirrored(forward)
 
 
+def test_p5_calls_nest_in_one_of_which_only_inputs_are_marked():
+    """A hook of the root that goes at once leaves marks at its inputs; what is inside nests."""
+
+    class Once(ModuleHook):
+        needs_grad_input = True
+
+        def forward_preprocess(self, call):
+            handle.remove()
+
+    repeated = nn.Identity()
+    model = nn.Sequential(nn.Sequential(repeated, repeated))
+    log = Log()
+    handle = add_hook(model, Once())
+    with add_hook(repeated, log):
+        model(inputs(needs_grad=True)).sum().backward()
+
+    places = [("backward", f"0.0:{index}") for index in (1, 0)]
+    assert log.trees("backward") == [[place] for place in places]
+
+
 @each_model
 def test_p5_the_end_comes_when_the_parameters_have_their_gradients(make):
     """At a call's end, the parameters that no other call feeds have their final gradients."""

@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -152,6 +151,71 @@ def signalled(random, points):
 
 KINDS = (one_hook, failing_hook, failing_model, failing_backward, interrupted, signalled)
 WEIGHTS = (75, 5, 5, 5, 5, 5)
+WITH_POINTS = (interrupted, signalled)
+FAULTS = (BoomError, RuntimeError, KeyboardInterrupt)
+
+
+class Cycles:
+    """The cycles so far: how many of each kind there were, what came out of them, what was left.
+
+    Args:
+        number: where the random numbers start.
+        signals: whether real signals are among what goes wrong.
+    """
+
+    def __init__(self, number, *, signals):
+        self.chance = random.Random(number)
+        self.kinds = KINDS if signals else KINDS[:-1]
+        self.points = {scenario: interrupts.points_of(scenario) for scenario in SCENARIOS}
+        self.plain = [tensor.clone() for tensor in interrupts.step()]
+        self.ran, self.came_out = Counter(), Counter()
+        self.missed = self.of_torch = 0
+
+    def one(self):
+        """One cycle, after which nothing of ours is left."""
+        (kind,) = self.chance.choices(self.kinds, WEIGHTS[: len(self.kinds)])
+        self.ran[kind.__name__] += 1
+        try:
+            kind(self.chance, self.points) if kind in WITH_POINTS else kind(self.chance)
+        except FAULTS as error:
+            self.came_out[type(error).__name__] += 1
+        if kind is signalled:
+            self.of_torch += take_out_torchs()
+        if left():
+            assert kind is signalled, left()  # a `with` is left just when the signal comes
+            self.missed += 1
+            tidy()
+
+    def compare(self):
+        """The model gives bitwise what it gave at first."""
+        got = interrupts.step()
+        assert all(torch.equal(a, b) for a, b in zip(got, self.plain, strict=True))
+
+    def __str__(self):
+        return "\n".join(
+            [
+                "cycles: " + ", ".join(f"{name} {times}" for name, times in self.ran.items()),
+                "came out: " + ", ".join(f"{name} {n}" for name, n in self.came_out.items()),
+                f"{self.missed} signals came just where a with block was left",
+                f"{self.of_torch} just where torch puts its checkpoint hooks on or takes them off",
+            ]
+        )
+
+
+def take_out_torchs() -> bool:
+    """Take off what torch's own checkpoint left on; hookline puts on nothing of the kind.
+
+    Where Ctrl-C comes as its `with` for saved tensors is entered or left, its hooks stay on, with
+    and without hookline, and all that is saved from then on counts to the one checkpoint.
+    """
+    found = False
+    while _saved_tensor_hooks(True) is not None:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+        found = True
+    return found
+
+
+_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def run_cycles(*, count: int, number: int = 0, signals: bool = True) -> str:
@@ -162,39 +226,26 @@ def run_cycles(*, count: int, number: int = 0, signals: bool = True) -> str:
         number: where the random numbers start.
         signals: whether real signals are among what goes wrong.
     """
-    chance = random.Random(number)
-    points = {scenario: interrupts.points_of(scenario) for scenario in SCENARIOS}
-    plain = interrupts.step()
+    cycles = Cycles(number, signals=signals)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    looks = {count * share // 100 for share in (2, 20, 60, 80, 100)}
     figures = []
-    missed, ran = 0, Counter()
     try:
-        for cycle in range(count):
-            (kind,) = chance.choices(KINDS, WEIGHTS)
-            if kind is signalled and not signals:
-                kind = one_hook
-            with suppress(BoomError, RuntimeError, KeyboardInterrupt):
-                kind(chance, points) if kind in (interrupted, signalled) else kind(chance)
-            ran[kind.__name__] += 1
-            if left():
-                assert kind is signalled, left()  # a `with` is left just when the signal comes
-                missed += 1
-                tidy()
+        for cycle in range(1, count + 1):
+            cycles.one()
             if cycle % 50 == 0:
-                got = interrupts.step()
-                assert all(torch.equal(a, b) for a, b in zip(got, plain, strict=True))
-            if cycle % max(1, count // 10) == max(1, count // 10) - 1:
-                figures.append(_figures())
+                cycles.compare()
+            if cycle in looks:
+                figures.append((cycle, *_figures()))
     finally:
         signal.signal(signal.SIGALRM, before)
-    half = len(figures) // 2
-    growth = [late - early for early, late in zip(figures[half], figures[-1], strict=True)]
-    assert growth[0] < 2000, f"allocated blocks grew by {growth[0]}: {figures}"
-    assert growth[1] < 500, f"objects grew by {growth[1]}: {figures}"
+    _, *early = figures[-3]
+    _, *late = figures[-1]
+    assert late[0] - early[0] < 2000, f"allocated blocks grew: {figures}"
+    assert late[1] - early[1] < 500, f"objects grew: {figures}"
     assert len(local.thread.passes) <= 64
-    lines = [f"{b} blocks, {o} objects, {r / 1e6:.0f} MB resident" for b, o, r in figures]
-    kinds = ", ".join(f"{name} {times}" for name, times in ran.items())
-    return "\n".join([*lines, kinds, f"{missed} signals came just where a with block was left"])
+    lines = [f"{c}: {b} blocks, {o} objects, {r / 1e6:.0f} MB resident" for c, b, o, r in figures]
+    return "\n".join([*lines, str(cycles)])
 
 
 def _figures() -> tuple[int, int, int]:

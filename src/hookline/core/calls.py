@@ -133,7 +133,8 @@ class Call(InPass):
             of the call it repeats, if that one was seen.
         repeats: where autograd's numbering stood when the call that it repeats began; None if it
             repeats none, or one that was not seen.
-        parent: the watched call inside of which it runs.
+        parent: the watched call directly inside of which it runs; None where a module that nobody
+            watches is between.
         phase: the phase of the event that runs, else None.
         thread: the number of the thread that it runs in.
         now: the thread's time in nanoseconds at this event, without what hooks took (for hooks

@@ -194,7 +194,6 @@ class Run:
 
 
 _NUMBER: Final = itemgetter(0)
-_STOP: Final = attrgetter("call.stop")
 _ORDER: Final = attrgetter("order")
 
 
@@ -215,7 +214,11 @@ def _open(call: Call, windows: dict[Call, Window], run: Run) -> None:
     windows[call] = call.window_type(call, run)
 
 
-def _stops_of(
+def _range(window: Window) -> tuple[int, int]:
+    return window.call.stop, -window.call.start
+
+
+def _stops_of(  # noqa: C901, PLR0912 - one frame, since it is for every node
     group: list[Visit], windows: dict[Call, Window]
 ) -> Iterator[tuple[int, dict[Window, list[Mark]]]]:
     """Where something happens: the places of nodes, each with what a `Stop` has.
@@ -223,9 +226,10 @@ def _stops_of(
     One pass over the nodes in the order in which they run. Of calls that begin together the
     outer one comes first.
     """
-    for order, window in enumerate(windows.values()):
+    # The last one begins next. By their ranges, since those of no output may have been found late.
+    coming = sorted(reversed(windows.values()), key=_range)
+    for order, window in enumerate(reversed(coming)):
         window.order = order
-    coming = sorted(reversed(windows.values()), key=_STOP)
     opened: list[Window] = []
     stop = coming[-1].call.stop  # of the window that begins next
     start = -1  # of the innermost open one
