@@ -255,15 +255,24 @@ def _check_path(path: object) -> None:
 
 
 def _check(models: Sequence[Module], patterns: Iterable[Any]) -> None:
-    """Refuse patterns that match nothing in any of the models, while that can be known."""
-    from hookline.errors import SelectionError
-    from hookline.torch_base.select import check_model, select
+    """Refuse what is no model, and patterns that match nothing in any, while that can be known."""
+    from torch import nn
 
+    from hookline.errors import SelectionError
+    from hookline.torch_base.select import select
+
+    for model in models:
+        if not isinstance(model, nn.Module):
+            msg = (
+                f"record takes models after the file, not {type(model).__name__}; what to measure "
+                "is said by keywords: record(path, model, stats=True)"
+            )
+            raise HookTypeError(msg)
     for pattern in patterns if models else ():
         errors: list[SelectionError] = []
         for model in models:
             try:
-                select(check_model(model), pattern)
+                select(model, pattern)
             except SelectionError as error:
                 errors.append(error)
         if len(errors) == len(models):

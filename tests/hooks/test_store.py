@@ -1,6 +1,7 @@
 """What captures hold, and that they hold no more than they may."""
 
 import gc
+from collections import Counter
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from hookline import CaptureError, CaptureLimitError, HooklineError, capture
 from hookline.function_hooks import CaptureHook as FunctionCaptureHook
+from hookline.hooks import store
 
 ROW = 4 * 10  # the bytes of ten float32
 
@@ -156,3 +158,33 @@ def test_r5_memory_is_flat_for_functions():
 
     assert len(set(seen)) == 1, seen
     assert seen[0][0] == 2 * (2 * ROW + 4)
+
+
+def test_names_are_made_once_for_all_that_is_read(monkeypatch):
+    """Reading many captures is linear in their number."""
+    made = []
+    monkeypatch.setattr(store, "Counter", lambda names: made.append(1) or Counter(names))
+    model = nn.Sequential(*[nn.Identity() for _ in range(20)])
+    with capture(model, "*") as acts:
+        model(torch.ones(2))
+    assert [len(acts[str(number)]) for number in range(20)] == [1] * 20
+    assert list(acts) == [str(number) for number in range(20)]
+    assert len(made) == 1
+
+
+def test_names_are_those_of_what_is_held_now():
+    """Also where, after all was cleared, there are as many as before, and while a model runs."""
+    model, x = nn.Sequential(nn.Identity(), nn.Identity()), torch.ones(2)
+    with capture(model) as acts:
+        model[0](x)
+        assert list(acts) == ["0"]
+        model[1](x)
+        assert list(acts) == ["0", "1"]
+        acts.clear()
+        assert list(acts) == []
+        model[1](x)
+        assert list(acts) == ["1"]
+        acts.clear()
+        model[0](x)
+        assert "1" not in acts
+        assert torch.equal(acts["0"].output, x)

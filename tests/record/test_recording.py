@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import hookline
 from hookline.core.records import NonFiniteRow, ParameterRow, Silent, StatsRow, TimeRow
 from hookline.errors import HookTypeError, HookValueError, RunFileError, SelectionError
+from hookline.module_hooks import TimerHook
 from hookline.record.course import EVENTS, PASSES
 from hookline.record.rows import EventRow, FaultRow, ModuleRow, PassRow, RunRow, SeriesRow
 
@@ -251,6 +252,15 @@ def test_memory_is_bounded(path):
     rows = run.rows(SeriesRow)
     assert {row.width for row in rows} == {8}
     assert {len(row.values) for row in rows} == {1200 // 8}
+
+
+def test_r10_what_is_no_model_is_refused(path):
+    """A hook, say: `record` is told what to measure by keywords."""
+    with pytest.raises(
+        HookTypeError, match=r"not ModuleTimerHook; .*keywords: record\(path, model,"
+    ):
+        hookline.record(path, Net(), TimerHook())
+    assert not path.exists()
 
 
 def test_r10_what_is_no_file_is_refused(path):

@@ -36,8 +36,10 @@ class Store:
     """
 
     __slots__ = (
+        "_cleared",
         "_held",
         "_lock",
+        "_named",
         "_order",
         "_overflow",
         "calls",
@@ -65,8 +67,9 @@ class Store:
         self.is_bounded: Final = calls != "all" or limit is not None
         self._overflow: Final = overflow
         self._order: Final[dict[CapturedCall, tuple[Captured, int]]] = {}
-        self._held = 0
+        self._held = self._cleared = 0
         self._lock: Final = threading.Lock()
+        self._named: tuple[tuple[int, int], dict[str, Captured]] = (0, 0), {}
 
     def entry(self, root: Root, about: About) -> Captured:
         """The place for the calls of one module or function."""
@@ -146,6 +149,21 @@ class Store:
             self.entries.clear()
             self._order.clear()
             self._held = self.dropped = 0
+            self._cleared += 1
+            self._named = (self._cleared, 0), {}
+
+    def named(self) -> dict[str, Captured]:
+        """What was captured by its name, which is made once for all that is read.
+
+        Entries only grow in number until all are cleared: the two tell whether names are new.
+        """
+        known, named = self._named
+        if known != (self._cleared, len(self.entries)):
+            cleared, entries = self._cleared, list(self.entries.items())
+            names = Counter(name for (_, name), _ in entries)
+            named = {_qualified(e) if names[e.name] > 1 else e.name: e for _, e in entries}
+            self._named = (cleared, len(entries)), named
+        return named
 
 
 def _check_choice(option: str, given: object, choices: tuple[str, ...]) -> None:
@@ -179,7 +197,7 @@ class Captures(Mapping[str, Captured]):
         Raises:
             CaptureKeyError: nothing was; the message gives near names and the likely cause.
         """
-        named = self._named()
+        named = self._store.named()
         found = named.get(name)
         if found is None and isinstance(name, str):
             found = self._otherwise(name, named)
@@ -195,7 +213,7 @@ class Captures(Mapping[str, Captured]):
         return True
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._named())
+        return iter(self._store.named())
 
     def __len__(self) -> int:
         return len(self._store.entries)
@@ -259,12 +277,6 @@ class Captures(Mapping[str, Captured]):
         from hookline.hooks.capture_file import save
 
         save(self, path)
-
-    def _named(self) -> dict[str, Captured]:
-        entries = list(self._store.entries.items())
-        names = [name for (_, name), _ in entries]
-        shared = {name for name, count in Counter(names).items() if count > 1}
-        return {_qualified(e) if e.name in shared else e.name: e for _, e in entries}
 
     def _otherwise(self, name: str, named: dict[str, Captured]) -> Captured | None:
         """What a name means that is not one under which something was captured."""

@@ -227,7 +227,8 @@ def _stops_of(  # noqa: C901, PLR0912 - one frame, since it is for every node
     outer one comes first.
     """
     # The last one begins next. By their ranges, since those of no output may have been found late.
-    coming = sorted(reversed(windows.values()), key=_range)
+    coming = sorted(windows.values(), key=_range, reverse=True)
+    coming.reverse()
     for order, window in enumerate(reversed(coming)):
         window.order = order
     opened: list[Window] = []

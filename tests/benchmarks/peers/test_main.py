@@ -31,7 +31,7 @@ def found(group="captum", name="captum", ratio=1.5):
         "group": group,
         "tools": [name],
         "load": ["1.0", "2.0"],
-        "keeps": {name: "right", "hookline": "right"},
+        "keeps": {"captum": "right", "hookline": "right"},
         "remarks": [f"{name}: something to know."],
         "figures": [figure(*row) for row in [*rows, (name, 50.0, ratio)]],
     }
@@ -84,15 +84,21 @@ def test_each_tool_stands_beside_hookline_of_its_own_process():
     second["figures"][2]["ratio"] = 1.25
     text = report(ABOUT, [found(), second], {}, [])
 
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert [row.split(" | ")[0] for row in rows[1:]] == [
+    *_, summary, table, remarks = text.rstrip().split("\n\n")
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == [
         "| hookline",
         "| raw torch hooks",
         "| captum",
         "| tdhook",
     ]
-    assert "×1.70 | ×1.25 |" in rows[-1]
-    assert "- captum: something to know.\n- tdhook: something to know." in text
+    assert table.endswith("×1.70 | ×1.25 |  |")
+    assert summary.splitlines()[2:] == [
+        "| hookline | ×1.23 (1.20 to 1.25) |",
+        "| raw torch hooks | ×1.10 (1.10 to 1.10) |",
+        "| captum | ×1.50, hookline ×1.20 |",
+        "| tdhook | ×1.70, hookline ×1.25 |",
+    ]
+    assert remarks == "- captum: something to know.\n- tdhook: something to know."
     assert text.startswith("hookline 0.1.0, load 0.5, 0.4, 0.3\n")
 
 
