@@ -213,6 +213,7 @@ module_hooks.NonFiniteHook("ignore")  # pyright: ignore[reportArgumentType]
 function_hooks.NonFiniteHook("ignore")  # pyright: ignore[reportArgumentType]
 assert_type(module_hooks.CaptureHook(calls="first").captured["act"], hookline.Captured)
 assert_type(module_hooks.PatchHook(edits.zero(), first=True).edits, tuple[hookline.Edit, ...])
+function_hooks.CaptureHook(what="outputs")  # pyright: ignore[reportArgumentType]
 module_hooks.PrintHook(sys.stderr)
 module_hooks.RangeHook(nvtx=False)
 function_hooks.RangeHook()
