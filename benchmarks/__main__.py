@@ -23,7 +23,7 @@ def table(figures: list[Figure]) -> str:
     for figure in figures:
         sign = "" if figure.ratio == 1.0 else "+"
         lines.append(
-            f"| {figure.work} | {figure.variant} | {sign}{figure.extra:.2f} "
+            f"| {figure.work} | {figure.variant} | {figure.extra:{sign}.2f} "
             f"| {figure.low:.2f} to {figure.high:.2f} | {figure.ratio:.2f} |"
         )
     return "\n".join(lines)

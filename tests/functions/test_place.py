@@ -508,6 +508,39 @@ def test_r8_functions_that_are_seen_only_when_repeated(reentrant):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
+def test_r8_functions_of_one_model_repeat_none_of_another(reentrant):
+    """Two models have functions of one path and name; what was seen of one says nothing of both."""
+    seen, unseen, hook = Owner(), Owner(), Places()
+    with hook:
+        seen(inputs())
+    y = checkpoint(unseen, inputs(), use_reentrant=reentrant).sum()
+    with hook:
+        y.backward()
+
+    assert {f.module_path for f in hook.repeated} == {"layer", ""}
+    assert {f.root for f in hook.forward if f.module_path is not None} == {"Owner"}
+    assert {f.root for f in hook.repeated} == {"Owner#2"}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_r8_repeats_in_a_backward_inside_a_forward(reentrant):
+    """A checkpoint of a module that is none of the running model's has that module for its root."""
+    part, hook = Owner(), Places()
+
+    class Model(nn.Module):
+        def forward(self, x):
+            y = checkpoint(part, x, use_reentrant=reentrant).sum()
+            part.tanh.add_hook(hook)
+            y.backward()
+            return x
+
+    Model()(inputs())
+    part.tanh.delete_hook("Places")
+
+    assert [(f.root, f.label) for f in hook.repeated] == [("Owner", ":tanh[0]")]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
 def test_p6_a_scope_that_is_opened_inside_a_backward_sees_what_is_repeated(reentrant):
     """The next events are its own, though autograd began with the modes of before."""
     model, hook = Owners(reentrant=reentrant), Places()

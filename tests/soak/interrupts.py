@@ -22,6 +22,7 @@ from hookline.function_hooks import TimerHook as FunctionTimer
 from hookline.functions.places import everywhere as functions
 from hookline.module_hooks import TimerHook
 from hookline.modules.places import everywhere, table
+from hookline.torch_base.stack import end_lending, lent
 from tests.conftest import leftovers
 
 OURS = str(Path(hookline.__file__).parent)
@@ -301,6 +302,8 @@ def left() -> list[str]:
         found.append(f"the clock stands, {thread.clock.depth} deep")
     if thread.hidden:
         found.append("functions are hidden")
+    if lent() is not None:
+        found.append("a backward run goes on for worker threads")
     if len(NET.tanh.registry):
         found.append("hooks on the function")
     return found
@@ -313,6 +316,7 @@ def tidy() -> None:
     thread.runs.clear()
     thread.busy = thread.hidden = False
     thread.culprit = None
+    end_lending(None)
     torch.set_grad_enabled(True)
     thread.clock.__init__()
     scopes = thread.modules, thread.functions

@@ -405,7 +405,8 @@ class World:
         lineup = self._backward_lineup(call, bare)
         begun = [r for r in lineup if r.hook.paired and r.hook.watches_backward]
         objects = [r for r in lineup if r.hook.manner != "value"]
-        values = [r for r in lineup if r.hook.manner == "value"]
+        # What they change is the gradient of an output, which only a call that marked it knows.
+        values = [r for r in lineup if r.hook.manner == "value" and call.marked]
         try:
             self.fire("backward_pre", objects, call)
         except RaisedError as error:

@@ -13,7 +13,7 @@ from hookline.core.demand import demand
 from hookline.core.entry import Entry, Lineup
 from hookline.core.phases import Phase
 from hookline.core.thread import local
-from hookline.torch_base import backward
+from hookline.torch_base import backward, stack
 from hookline.torch_base.marks import Role, mark
 from hookline.torch_base.private import sequence_number
 from hookline.torch_base.window import Window
@@ -382,6 +382,27 @@ def test_nothing_of_a_run_stays_on_the_graph(fail, monkeypatch):
     assert [event[0] for event in events] == ["begin", "aborted" if fail else "end"]
     thread = local.thread
     assert (thread.runs, thread.stack, thread.busy) == ([], [], False)
+
+
+def test_r5_ctrl_c_as_a_run_ends_leaves_nothing_for_the_next(monkeypatch):
+    """Where it comes as the run is taken back from worker threads, that is done all the same."""
+    presses = [1]
+
+    def end_lending(outer):
+        if presses:
+            presses.pop()
+            raise KeyboardInterrupt
+        stack.end_lending(outer)
+
+    monkeypatch.setattr(backward, "end_lending", end_lending)
+    events, x = Events(), leaf()
+    with SomeCall("call", events) as call:
+        out = call.returns(x * 2)
+    with pytest.raises(KeyboardInterrupt):
+        out.sum().backward()
+
+    assert stack.lent() is None
+    assert local.thread.runs == []
 
 
 # --------------------------------------------------------------------------- runs inside runs

@@ -210,8 +210,10 @@ for level in (module_hooks.NonFiniteHook, function_hooks.NonFiniteHook):
     assert_type(nonfinite.first, NonFiniteRow | None)
     assert_type(nonfinite.rows(), list[NonFiniteRow])
 module_hooks.NonFiniteHook("ignore")  # pyright: ignore[reportArgumentType]
+function_hooks.NonFiniteHook("ignore")  # pyright: ignore[reportArgumentType]
 assert_type(module_hooks.CaptureHook(calls="first").captured["act"], hookline.Captured)
 assert_type(module_hooks.PatchHook(edits.zero(), first=True).edits, tuple[hookline.Edit, ...])
+function_hooks.CaptureHook(what="outputs")  # pyright: ignore[reportArgumentType]
 module_hooks.PrintHook(sys.stderr)
 module_hooks.RangeHook(nvtx=False)
 function_hooks.RangeHook()

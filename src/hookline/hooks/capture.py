@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from torch import Tensor, nn
 
@@ -109,7 +109,7 @@ class FunctionCaptureHook(Capturing, FunctionHook):
 
     name = "CaptureHook"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[CaptureOptions]) -> None:
         super().__init__(**options)
         if self.needs_grad_input:
             msg = (

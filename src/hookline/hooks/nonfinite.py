@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
-from typing import Any, Final
+from functools import cached_property, partial
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -169,9 +169,9 @@ class FunctionNonFiniteHook(Watcher, FunctionHook):
 
     name = "NonFiniteHook"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._ran: deque[FunctionCall] = deque(maxlen=_KEPT)
+    @cached_property
+    def _ran(self) -> deque[FunctionCall]:
+        return deque(maxlen=_KEPT)
 
     def forward_preprocess(
         self, function: FunctionCall, in_data: tuple[Tensor | None, ...]

@@ -321,7 +321,11 @@ def _run(
             run.close()
             raise
         finally:
-            end_lending(outer)
+            try:
+                end_lending(outer)
+            except BaseException:
+                end_lending(outer)
+                raise
 
 
 def _with_functions_seen(

@@ -141,7 +141,10 @@ class Wrong(Tool):
     ("build", "told"),
     [
         (lambda tools: outputs(small, "small", tools), "something else than raw hooks at 0, 1, 2"),
-        (lambda tools: gradients(small, "small", tools), "something else than raw hooks at 0, 1,"),
+        (
+            lambda tools: gradients(small, "small", tools),
+            "something else than raw hooks at 2, 1, 0",
+        ),
         (lambda tools: empty_hooks(tools, count=5), "called the hook 0 times, there are 5 modules"),
         (lambda tools: set_up(5, tools), "left hooks behind"),
         (lambda tools: training("GPT", tools), "saw nothing of a training step"),
