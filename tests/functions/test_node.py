@@ -463,6 +463,23 @@ def test_c5_local_hook_takes_the_place_of_a_scoped_one():
 # Life and death.
 
 
+def test_c9_a_hook_whose_place_is_taken_meanwhile_gets_its_end():
+    """A scoped hook that began ends, though one on the function has got its name by then."""
+    node = FunctionNode(swish)
+    scoped, local, x = Log("same"), Log("same"), torch.ones(2)
+
+    class Adds(FunctionHook):
+        def forward_preprocess(self, function, in_data):
+            node.add_hook(local)
+
+    with scoped, Adds():
+        node(x)
+    node.delete_hook("same")
+
+    assert [phase for _, phase, _ in scoped.events] == ["forward_pre", "forward"]
+    assert local.events == []
+
+
 def test_c4_alive_until_backward():
     """The node may be dropped after the forward: its hooks run in the backward, then all goes."""
     log = Log()
