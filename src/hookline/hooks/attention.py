@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from hookline.core.patterns import FunctionPattern
 from hookline.core.records import Silent
@@ -245,8 +245,9 @@ def attention_weights(
 def _allowed(mask: Tensor | None, products: Tensor, *, is_causal: bool) -> Tensor | None:
     """Which keys take part, where that is a matter of yes and no."""
     queries, keys = products.shape[-2:]
-    if isinstance(mask, CausalBias):
-        lower = mask.variant is CausalVariant.LOWER_RIGHT
+    bias = sys.modules.get("torch.nn.attention.bias")  # its import takes that of the compiler
+    if bias is not None and isinstance(mask, bias.CausalBias):
+        lower = mask.variant is bias.CausalVariant.LOWER_RIGHT
         return products.new_ones(queries, keys, dtype=torch.bool).tril(
             keys - queries if lower else 0
         )

@@ -15,9 +15,10 @@ from hookline.modules import recorded
 from hookline.modules.engine import calls
 from hookline.modules.places import everywhere, replicate, table
 from hookline.torch_base import backward
+from hookline.torch_base.late import LateImport
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.paths import roots
-from hookline.torch_base.private import REPLICATE
+from hookline.torch_base.private import COMPILER, REPLICATE
 from hookline.torch_base.stack import steps
 
 
@@ -51,6 +52,7 @@ class _Helpers:
 
 _parts: Final = (
     calls,
+    LateImport(COMPILER, calls),
     Patch(nn.Module, REPLICATE, _replicating),
     backward.patch,
     recorded.patch,

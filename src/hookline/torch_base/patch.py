@@ -55,6 +55,11 @@ class Patch:
     def _current(self) -> Any:
         return vars(self._owner).get(self._name, _INHERITED)
 
+    def original_of(self, value: object) -> object:
+        """What stands under a function of ours; anything else is given back."""
+        stand = self._stand
+        return stand.original if stand is not None and value is stand.function else value
+
     def install(self) -> None:
         """Put ours in place."""
         stand = self._stand = self._stand_over(self._current())

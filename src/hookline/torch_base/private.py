@@ -155,6 +155,10 @@ REPLICATE = "_replicate_for_data_parallel"
 _find(f"nn.Module.{REPLICATE}")
 """Makes a replica of a module for `DataParallel`. Nothing public tells which module it is of."""
 
+COMPILER = "torch._dynamo.utils"
+"""Keeps `nn.Module.__call__` when it is imported, and passes over what it takes for torch's own.
+Nothing is looked up here: a missing one is never imported."""
+
 compiled_codes: Callable[[Any], list[Any]] = _find(
     "_C._dynamo.eval_frame._debug_get_cache_entry_list"
 )
