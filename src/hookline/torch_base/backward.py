@@ -24,7 +24,7 @@ from hookline.core.calls import Call
 from hookline.core.demand import demand
 from hookline.core.events import note_once
 from hookline.core.thread import Thread, local
-from hookline.torch_base.marks import OUTPUT, OUTPUT_SEEN, Mark
+from hookline.torch_base.marks import INPUT, OUTPUT, OUTPUT_SEEN, Mark
 from hookline.torch_base.modes import dispatch_modes, function_modes
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.repeats import Repeats
@@ -78,12 +78,21 @@ class Stop:
             thread.clock.freeze()
         try:
             track, place = self.track, self.place
-            while track and track[-1].close <= place:
-                track.pop().end(thread)
+            if track and track[-1].close <= place:
+                self._collect_inputs(gradients, thread)
+                while track and track[-1].close <= place:
+                    track.pop().end(thread)
             return self._deliver(gradients, thread)
         finally:
             if timed:
                 thread.clock.thaw()
+
+    def _collect_inputs(self, gradients: Gradients, thread: Thread) -> None:
+        """Let calls that are about to end have the gradient of their only input."""
+        for window, marks in self.calls.items():
+            for mark in marks:
+                if mark.role is INPUT:
+                    window.collect(mark, gradients[mark.slot], thread)
 
     def _deliver(self, gradients: Gradients, thread: Thread) -> Gradients | None:
         """Hand the gradients to the calls, outermost first, and take back what they changed.
@@ -102,6 +111,8 @@ class Stop:
             if not started and not window.waiting:
                 self.track.append(window)
                 window.begin(thread)
+                if window.close <= self.place:  # it has no node but that of its input
+                    self.track.pop().end(thread)
             for mark in marks:
                 slot = mark.slot
                 old = current[slot]

@@ -34,9 +34,11 @@ class Role(Enum):
     """It is the call's gradient of an input: seen here."""
     INPUT_PASSED = auto()
     """The place where gradients of inputs flow on, after the call's backward."""
+    INPUT = auto()
+    """It is the gradient of the call's only input: seen here, and flows on after the call's end."""
 
 
-OUTPUT, OUTPUT_SEEN, OUTPUT_PASSED, OUTPUT_PART, INPUT_SEEN, INPUT_PASSED = Role
+OUTPUT, OUTPUT_SEEN, OUTPUT_PASSED, OUTPUT_PART, INPUT_SEEN, INPUT_PASSED, INPUT = Role
 """The members as plain names, for the hot paths; see `hookline.core.phases`."""
 
 

@@ -22,6 +22,7 @@ from hookline.core.events import (
 from hookline.core.phases import BACKWARD, BACKWARD_PRE
 from hookline.core.thread import Thread
 from hookline.torch_base.marks import (
+    INPUT,
     INPUT_PASSED,
     INPUT_SEEN,
     OUTPUT,
@@ -115,7 +116,10 @@ class Window:
     def collect(self, mark: Mark, gradient: Tensor | None, thread: Thread) -> None:
         """A gradient has arrived."""
         role = mark.role
-        if role is OUTPUT and not self.started:
+        if role is INPUT:
+            if not self.ending:
+                self.inputs = {mark.place: gradient}
+        elif role is OUTPUT and not self.started:
             self.out[mark.place] = gradient
         elif role in (OUTPUT, OUTPUT_SEEN, OUTPUT_PART):
             if mark.part is not None and gradient is not None:
@@ -139,7 +143,7 @@ class Window:
             if mark.place not in self.replaced or new is None or gradient is None:
                 return gradient
             gradient = mark.part.paste(gradient, new)
-        elif mark.role is INPUT_PASSED:
+        elif mark.role is INPUT_PASSED or mark.role is INPUT:
             gradient = self.new_inputs.pop(mark.place, gradient)
         else:
             if mark.role is INPUT_SEEN:  # the node may be an output's too, as of an Identity
