@@ -78,21 +78,15 @@ class Stop:
             thread.clock.freeze()
         try:
             track, place = self.track, self.place
-            if track and track[-1].close <= place:
-                self._collect_inputs(gradients, thread)
-                while track and track[-1].close <= place:
-                    track.pop().end(thread)
+            while track and track[-1].close <= place:
+                window = track.pop()
+                if window.only_input is not None:  # its gradient has arrived here
+                    window.collect(window.only_input, gradients[0], thread)
+                window.end(thread)
             return self._deliver(gradients, thread)
         finally:
             if timed:
                 thread.clock.thaw()
-
-    def _collect_inputs(self, gradients: Gradients, thread: Thread) -> None:
-        """Let calls that are about to end have the gradient of their only input."""
-        for window, marks in self.calls.items():
-            for mark in marks:
-                if mark.role is INPUT:
-                    window.collect(mark, gradients[mark.slot], thread)
 
     def _deliver(self, gradients: Gradients, thread: Thread) -> Gradients | None:
         """Hand the gradients to the calls, outermost first, and take back what they changed.
@@ -221,7 +215,7 @@ def _open(call: Call, windows: dict[Call, Window], run: Run) -> None:
     windows[call] = call.window_type(call, run)
 
 
-def _stops_of(
+def _stops_of(  # noqa: C901, PLR0912 - one frame, since it is for every node
     group: list[Visit], windows: dict[Call, Window]
 ) -> Iterator[tuple[int, dict[Window, list[Mark]]]]:
     """Where something happens: the places of nodes, each with what a `Stop` has.
@@ -231,7 +225,8 @@ def _stops_of(
     """
     for order, window in enumerate(windows.values()):
         window.order = order
-    coming = sorted(reversed(windows.values()), key=_STOP)
+    coming = sorted(windows.values(), key=_STOP, reverse=True)
+    coming.reverse()  # so that the last one is the next, and outer ones come before inner ones
     opened: list[Window] = []
     stop = coming[-1].call.stop  # of the window that begins next
     start = -1  # of the innermost open one
@@ -256,6 +251,8 @@ def _stops_of(
             window = windows[mark.call]
             if mark.role is OUTPUT_SEEN:
                 window.waiting += 1
+            elif mark.role is INPUT:
+                window.only_input = mark
             if window in calls:
                 calls[window].append(mark)
             else:

@@ -33,7 +33,6 @@ from hookline.torch_base.marks import (
 )
 from hookline.torch_base.readable import copied
 
-
 _NOWHERE: Final[frozenset[int]] = frozenset()
 _NO_GRADIENTS: Final[dict[int, Tensor | None]] = {}  # of every window that has none; stays empty
 
@@ -51,6 +50,7 @@ class Window:
         out: the gradients of the outputs that have arrived, by place.
         inputs: the gradients of the inputs that have arrived, by place.
         new_inputs: those that hooks put in their place, until they flow on.
+        only_input: the mark of the call's only input, on the node before which it ends.
         waiting: how many gradients must arrive before it begins: all that are changed jointly.
         started: whether it has begun.
         ending: whether its end has come.
@@ -72,6 +72,7 @@ class Window:
         "late",
         "lineup",
         "new_inputs",
+        "only_input",
         "order",
         "out",
         "replaced",
@@ -86,6 +87,7 @@ class Window:
         self.run = run
         self.close = maxsize
         self.order = 0
+        self.only_input: Mark | None = None
         self.waiting = 0
         self.started = self.ending = self.late = False
         self.out: dict[int, Tensor | None] = {}
