@@ -9,9 +9,9 @@ import weakref
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hookline
 from hookline import FunctionNode, ModuleHook, add_hook, delete_hook
@@ -77,8 +77,8 @@ def test_c11_the_mode_is_off_in_callbacks_of_hook_objects():
 def test_c1_scopes_opened_and_left_in_a_callback_stay_as_they_are():
     """A mode that is taken off or put on in a callback is off or on behind it."""
     net, left, opened = Net(), FlopHook(), FlopHook().renamed("opened")
-    steps = iter([lambda: left.__exit__(None, None, None), opened.__enter__])
-    hook = Does(lambda: next(steps, lambda: None)())
+    steps = [opened.__enter__, lambda: left.__exit__(None, None, None)]
+    hook = Does(lambda: steps and steps.pop()())
     with hookline.watch(net, hook, where=["head"]):
         left.__enter__()
         try:

@@ -32,7 +32,8 @@ utils = sys.modules["torch._dynamo.utils"]
 assert "hookline" not in type(utils.__loader__).__module__
 assert utils.__spec__.loader is utils.__loader__
 assert utils.unpatched_nn_module_call is nn.Module.__call__
-assert sys.modules["torch._dynamo.variables.nn_module"].unpatched_nn_module_call is nn.Module.__call__
+variables = sys.modules["torch._dynamo.variables.nn_module"]
+assert variables.unpatched_nn_module_call is nn.Module.__call__
 print("whole")
 """
 HOOKED = {

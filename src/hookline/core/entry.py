@@ -201,6 +201,7 @@ class Lineup:
     _merged: WeakKeyDictionary[Lineup, Lineup] | None
 
     def __new__(cls, entries: Iterable[Entry] = ()) -> Self:
+        """A lineup that is not prepared yet."""
         new = object.__new__(_Unprepared)
         new.entries = tuple(entries)
         return new  # type: ignore[return-value]
@@ -265,7 +266,7 @@ class _Unprepared(Lineup):
         if name not in Lineup.__slots__:
             raise AttributeError(name)
         self._prepare()
-        self.__class__ = Lineup
+        self.__class__ = Lineup  # pyright: ignore[reportAttributeAccessIssue]
         return getattr(self, name)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hookline.functions.node import FunctionNode
 
 
-def run_function(  # noqa: C901, PLR0912, PLR0913 - one frame, as in the engine of modules
+def run_function(
     func: Callable[..., Any],
     name: str,
     args: tuple[Any, ...],
@@ -64,22 +64,7 @@ def run_function(  # noqa: C901, PLR0912, PLR0913 - one frame, as in the engine 
         if lineup.forward_pre:
             fire(lineup.forward_pre, call, arguments, FORWARD_PRE, thread)
         begun = lineup.paired
-        try:
-            thread.hidden = True
-            call.start = sequence_number()
-            if timed:
-                thread.clock.thaw()
-            if lineup.modes:
-                with dispatch_modes.standing(lineup.modes):
-                    call.out = func(*call.args, **call.kwargs)
-            else:
-                call.out = func(*call.args, **call.kwargs)
-        finally:
-            thread.hidden = False
-            if timed:
-                thread.clock.freeze()
-        if timed:
-            call.now = thread.clock.now
+        call.out = _run_inside(func, lineup, call, thread, timed)
         note_outputs(call)
         marked, pairs = lineup.watches_backward, lineup.forward
         if marked:
@@ -101,6 +86,27 @@ def run_function(  # noqa: C901, PLR0912, PLR0913 - one frame, as in the engine 
                 thread.clock.thaw()
             finally:
                 thread.clock.depth = depth
+
+
+def _run_inside(
+    func: Callable[..., Any], lineup: Lineup, call: FunctionCall, thread: Thread, timed: int
+) -> Any:
+    """Run the function with what hooks want around it; what it calls is part of it."""
+    clock = thread.clock
+    try:
+        thread.hidden = True
+        call.start = sequence_number()
+        if timed:
+            clock.thaw()
+        if lineup.modes:
+            with dispatch_modes.standing(lineup.modes):
+                return func(*call.args, **call.kwargs)
+        return func(*call.args, **call.kwargs)
+    finally:
+        thread.hidden = False
+        if timed:
+            clock.freeze()
+            call.now = clock.now
 
 
 _PLAIN: Final = frozenset({Tensor, Parameter})

@@ -31,7 +31,7 @@ class _Known(dict[tuple[Any, ...], Measured]):
         self._clock = clock
 
     def __missing__(self, key: tuple[Any, ...]) -> Measured:
-        found = self[key] = Measured(*key, self._clock)
+        found = self[key] = Measured._make((*key, self._clock))
         return found
 
 

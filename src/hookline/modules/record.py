@@ -14,7 +14,8 @@ does a tensor of a kind that has no views, such as a sparse one.
 
 The latter two take two views in a row. Gradients are collected at the one nearer to the call and
 handed on at the other; the engine runs all of the former before any of the latter, so a hook gets
-all gradients before one of them flows on.
+all gradients before one of them flows on. A single input needs but one view: its gradient is the
+last thing that a call's backward makes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from hookline.core.thread import local
 from hookline.torch_base.marks import (
+    INPUT,
     INPUT_PASSED,
     INPUT_SEEN,
     OUTPUT,
@@ -62,6 +64,7 @@ def isolate_inputs(call: ModuleCall) -> Isolated:
     call.inputs_outline = Outline.of_positional(len(tensors)) if tree is None else Outline.of(tree)
     grad = torch.is_grad_enabled()
     outer = [_alias(t) if grad and t.requires_grad and has_views(t) else None for t in tensors]
+    alone = plain and sum(view is not None for view in outer) == 1  # `==` compares values
     # From here on nodes are the call's; the outer views come before.
     call.start = sequence_number()
     new: list[Tensor] = []
@@ -70,9 +73,13 @@ def isolate_inputs(call: ModuleCall) -> Isolated:
         if view is None:
             new.append(tensor)
             continue
-        inner = _alias(view)
-        _mark(view, call, INPUT_PASSED, place)
-        _mark(inner, call, INPUT_SEEN, place)
+        if alone:
+            inner = view
+            _mark(view, call, INPUT, place)
+        else:
+            inner = _alias(view)
+            _mark(view, call, INPUT_PASSED, place)
+            _mark(inner, call, INPUT_SEEN, place)
         new.append(inner)
         isolated.append((inner, tensor, version_of(tensor)))
     if tree is None:

@@ -24,7 +24,7 @@ from hookline.core.calls import Call
 from hookline.core.demand import demand
 from hookline.core.events import note_once
 from hookline.core.thread import Thread, local
-from hookline.torch_base.marks import OUTPUT, OUTPUT_SEEN, Mark
+from hookline.torch_base.marks import INPUT, OUTPUT, OUTPUT_SEEN, Mark
 from hookline.torch_base.modes import dispatch_modes, function_modes
 from hookline.torch_base.patch import Patch, Stand
 from hookline.torch_base.private import sequence_number
@@ -80,7 +80,10 @@ class Stop:
         try:
             track, place = self.track, self.place
             while track and track[-1].close <= place:
-                track.pop().end(thread)
+                window = track.pop()
+                if window.only_input is not None:  # its gradient has arrived here
+                    window.collect(window.only_input, gradients[0], thread)
+                window.end(thread)
             return self._deliver(gradients, thread)
         finally:
             if timed:
@@ -103,6 +106,8 @@ class Stop:
             if not started and not window.waiting:
                 self.track.append(window)
                 window.begin(thread)
+                if window.close <= self.place:  # it has no node but that of its input
+                    self.track.pop().end(thread)
             for mark in marks:
                 slot = mark.slot
                 old = current[slot]
@@ -255,6 +260,8 @@ def _stops_of(  # noqa: C901, PLR0912 - one frame, since it is for every node
             window = windows[mark.call]
             if mark.role is OUTPUT_SEEN:
                 window.waiting += 1
+            elif mark.role is INPUT:
+                window.only_input = mark
             if window in calls:
                 calls[window].append(mark)
             else:

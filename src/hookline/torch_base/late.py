@@ -1,4 +1,4 @@
-"""What torch imports late, while hooks are on, must not keep hookline's functions for torch's own."""
+"""What torch imports while hooks are on must not keep hookline's functions for torch's own."""
 
 from __future__ import annotations
 

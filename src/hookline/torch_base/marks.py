@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from hookline.torch_base.private import ALIAS, MARKS
+from hookline.torch_base.private import ALIAS, MARKS, node_metadata
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,9 +34,11 @@ class Role(Enum):
     """It is the call's gradient of an input: seen here."""
     INPUT_PASSED = auto()
     """The place where gradients of inputs flow on, after the call's backward."""
+    INPUT = auto()
+    """It is the gradient of the call's only input: seen here, and flows on after the call's end."""
 
 
-OUTPUT, OUTPUT_SEEN, OUTPUT_PASSED, OUTPUT_PART, INPUT_SEEN, INPUT_PASSED = Role
+OUTPUT, OUTPUT_SEEN, OUTPUT_PASSED, OUTPUT_PART, INPUT_SEEN, INPUT_PASSED, INPUT = Role
 """The members as plain names, for the hot paths; see `hookline.core.phases`."""
 
 
@@ -75,7 +77,7 @@ def mark(
     node: Node, tensor: Tensor, call: Call, role: Role, place: int, part: Part | None = None
 ) -> None:
     """Leave a mark on the node that makes a tensor; inner calls come before outer ones."""
-    metadata = node.metadata
+    metadata = node_metadata(node)
     leaf = ALIAS in metadata and metadata[ALIAS]
     entry = Mark(call, role, place, tensor.output_nr, part, leaf)
     if MARKS in metadata:

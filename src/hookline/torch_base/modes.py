@@ -41,7 +41,8 @@ class ModeStack:
     def has(self, mode: Any) -> bool:
         """Whether a mode is on the stack; while it handles a call, torch takes it off."""
         at = self._at
-        for place in range(self._count()):  # a loop, since a generator takes several times longer
+        # A loop, since a generator takes several times longer.
+        for place in range(self._count()):  # noqa: SIM110
             if at(place) is mode:
                 return True
         return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from hookline.torch_base.private import MARKS, NO_SEQUENCE, node_number
+from hookline.torch_base.private import MARKS, NO_SEQUENCE, node_metadata, node_number
 
 if TYPE_CHECKING:
     from hookline.torch_base.marks import Mark
@@ -40,7 +40,7 @@ def visits(outputs: Iterable[Any], inputs: Sequence[Any] | None) -> list[Visit]:
         number = node_number(node)
         if number >= NO_SEQUENCE:
             continue
-        marks = node.metadata.get(MARKS, ())
+        marks = node_metadata(node).get(MARKS, ())
         if marks:
             thread = marks[0].call.thread
         found.append((number, node, marks, thread))

@@ -22,6 +22,7 @@ from hookline.core.events import (
 from hookline.core.phases import BACKWARD, BACKWARD_PRE
 from hookline.core.thread import Thread
 from hookline.torch_base.marks import (
+    INPUT,
     INPUT_PASSED,
     INPUT_SEEN,
     OUTPUT,
@@ -31,7 +32,6 @@ from hookline.torch_base.marks import (
     Mark,
 )
 from hookline.torch_base.readable import copied
-
 
 _NOWHERE: Final[frozenset[int]] = frozenset()
 _NO_GRADIENTS: Final[dict[int, Tensor | None]] = {}  # of every window that has none; stays empty
@@ -50,6 +50,7 @@ class Window:
         out: the gradients of the outputs that have arrived, by place.
         inputs: the gradients of the inputs that have arrived, by place.
         new_inputs: those that hooks put in their place, until they flow on.
+        only_input: the mark of the call's only input, on the node before which it ends.
         waiting: how many gradients must arrive before it begins: all that are changed jointly.
         started: whether it has begun.
         ending: whether its end has come.
@@ -71,6 +72,7 @@ class Window:
         "late",
         "lineup",
         "new_inputs",
+        "only_input",
         "order",
         "out",
         "replaced",
@@ -85,6 +87,7 @@ class Window:
         self.run = run
         self.close = maxsize
         self.order = 0
+        self.only_input: Mark | None = None
         self.waiting = 0
         self.started = self.ending = self.late = False
         self.out: dict[int, Tensor | None] = {}
@@ -115,7 +118,10 @@ class Window:
     def collect(self, mark: Mark, gradient: Tensor | None, thread: Thread) -> None:
         """A gradient has arrived."""
         role = mark.role
-        if role is OUTPUT and not self.started:
+        if role is INPUT:
+            if not self.ending:
+                self.inputs = {mark.place: gradient}
+        elif role is OUTPUT and not self.started:
             self.out[mark.place] = gradient
         elif role in (OUTPUT, OUTPUT_SEEN, OUTPUT_PART):
             if mark.part is not None and gradient is not None:
@@ -139,7 +145,7 @@ class Window:
             if mark.place not in self.replaced or new is None or gradient is None:
                 return gradient
             gradient = mark.part.paste(gradient, new)
-        elif mark.role is INPUT_PASSED:
+        elif mark.role is INPUT_PASSED or mark.role is INPUT:
             gradient = self.new_inputs.pop(mark.place, gradient)
         else:
             if mark.role is INPUT_SEEN:  # the node may be an output's too, as of an Identity
