@@ -194,7 +194,7 @@ def test_r9_patterns_that_matched_nothing_are_told_at_the_end(here):
     faults = [row.text for row in hookline.load_run(here / "run.hookline").rows(FaultRow)]
     assert faults == [
         "no module of Net is named 'encodr'; did you mean 'encoder'?",
-        "'head:linaer': the module called 'linear'; did you mean 'linear'?",
+        "'head:linaer' matched no function: the module called 'linear'; did you mean 'linear'?",
     ]
     assert [line for line in told(result) if "kept in" not in line] == [
         f"hookline: {fault}" for fault in faults

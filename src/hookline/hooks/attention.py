@@ -245,9 +245,10 @@ def attention_weights(
 def _allowed(mask: Tensor | None, products: Tensor, *, is_causal: bool) -> Tensor | None:
     """Which keys take part, where that is a matter of yes and no."""
     queries, keys = products.shape[-2:]
-    bias = sys.modules.get("torch.nn.attention.bias")  # its import takes that of the compiler
+    # Not imported here, since the whole compiler comes with it.
+    bias: Any = sys.modules.get("torch.nn.attention.bias")
     if bias is not None and isinstance(mask, bias.CausalBias):
-        lower = mask.variant is bias.CausalVariant.LOWER_RIGHT
+        lower = getattr(mask, "variant", None) is bias.CausalVariant.LOWER_RIGHT
         return products.new_ones(queries, keys, dtype=torch.bool).tril(
             keys - queries if lower else 0
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Final
 
 import torch
@@ -199,7 +199,6 @@ class Run:
 
 
 _NUMBER: Final = itemgetter(0)
-_ORDER: Final = attrgetter("order")
 
 
 def _windows_of(group: list[Visit], run: Run) -> dict[Call, Window]:
@@ -221,6 +220,10 @@ def _open(call: Call, windows: dict[Call, Window], run: Run) -> None:
 
 def _range(window: Window) -> tuple[int, int]:
     return window.call.stop, -window.call.start
+
+
+def _order(window: Window) -> tuple[bool, int]:
+    return not window.looks_on, window.order
 
 
 def _stops_of(  # noqa: C901, PLR0912 - one frame, since it is for every node
@@ -267,7 +270,7 @@ def _stops_of(  # noqa: C901, PLR0912 - one frame, since it is for every node
             else:
                 calls[window] = [mark]
         if len(calls) > 1:
-            calls = {window: calls[window] for window in sorted(calls, key=_ORDER)}
+            calls = {window: calls[window] for window in sorted(calls, key=_order)}
         if calls or closing:
             yield place, calls
 

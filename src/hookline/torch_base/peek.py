@@ -53,6 +53,7 @@ class PeekWindow(Window):
     """Shows the gradient to the owner; it has no begin and no end."""
 
     __slots__ = ()
+    looks_on = True
     call: Peek  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, call: Call, run: Any) -> None:

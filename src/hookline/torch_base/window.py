@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from sys import maxsize
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
@@ -81,6 +81,9 @@ class Window:
         "version",
         "waiting",
     )
+
+    looks_on: ClassVar[bool] = False
+    """Whether it only shows what arrives, before calls begin with it."""
 
     def __init__(self, call: Call, run: Any) -> None:
         self.call = call
