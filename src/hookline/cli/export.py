@@ -8,6 +8,7 @@ import click
 
 from hookline.errors import HookValueError, RunFileError
 from hookline.record.runs import load
+from hookline.report.formats import FORMATS
 from hookline.report.formats import export as write
 
 
@@ -27,8 +28,7 @@ from hookline.report.formats import export as write
     required=True,
     multiple=True,
     type=click.Path(dir_okay=False),
-    help="The file; its ending is the format: .html, .json, .csv, .trace.json, .png, .svg, .pdf. "
-    "May be given several times.",
+    help=f"The file; its ending is the format: {', '.join(FORMATS)}. May be given several times.",
 )
 def export(run: str, outputs: tuple[str, ...]) -> None:
     """Write RUN, a file that `hookline run -o` kept, in other formats."""

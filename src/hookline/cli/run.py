@@ -16,7 +16,7 @@ import click
 
 from hookline.cli.script import Program, ProgramError
 from hookline.errors import HookValueError
-from hookline.report.formats import check_run_file, is_known
+from hookline.report.formats import FORMATS, check_run_file, is_known
 
 if TYPE_CHECKING:
     from hookline.record.live import Live
@@ -49,15 +49,15 @@ def _measures(command: Any) -> Any:
     context_settings={"allow_interspersed_args": False},
     epilog="""\b
     Examples:
-      hookline run train.py --epochs 3    every argument after the script is the script's
-      hookline run -m package.train       a module or package, as with python -m
-      hookline run app/                   a folder or zip file with a __main__.py
-      hookline run --time train.py        time by module, and nothing else
-      hookline run --level both train.py  of modules, and of the functions in each
-      hookline run --stats -o report.html train.py a report to look at in a browser
-      hookline run -o run.hookline train.py        keep it, for hookline show
-      hookline run --where 'encoder.**' train.py   only what is in the encoder
-      hookline run --live train.py                 a line on the terminal meanwhile
+      hookline run train.py --epochs 3               every argument after the script is the script's
+      hookline run -m package.train                  a module or package, as with python -m
+      hookline run app/                              a folder or zip file with a __main__.py
+      hookline run --time train.py                   time by module, and nothing else
+      hookline run --level both train.py             of modules, and of the functions in each
+      hookline run --stats -o report.html train.py   a report to look at in a browser
+      hookline run -o run.hookline train.py          keep it, for hookline show
+      hookline run --where 'encoder.**' train.py     only what is in the encoder
+      hookline run --live train.py                   a line on the terminal meanwhile
     """,
 )
 @_measures
@@ -88,7 +88,7 @@ def _measures(command: Any) -> Any:
     "outputs",
     multiple=True,
     type=click.Path(dir_okay=False),
-    help="A file to keep the run in, or a report of it: .html, .json, .csv, .trace.json, .png. "
+    help=f"A file to keep the run in, or a report of it: {', '.join(FORMATS)}. "
     "May be given several times.",
 )
 @click.option(
