@@ -49,11 +49,11 @@ def _measures(command: Any) -> Any:
     context_settings={"allow_interspersed_args": False},
     epilog="""\b
     Examples:
-      hookline run train.py --epochs 3               every argument after the script is the script's
-      hookline run -m package.train                  a module or package, as with python -m
-      hookline run app/                              a folder or zip file with a __main__.py
+      hookline run train.py --epochs 3               arguments after it are its own
+      hookline run -m package.train                  as with python -m
+      hookline run app/                              a folder or zip with a __main__.py
       hookline run --time train.py                   time by module, and nothing else
-      hookline run --level both train.py             of modules, and of the functions in each
+      hookline run --level both train.py             of modules and functions
       hookline run --stats -o report.html train.py   a report to look at in a browser
       hookline run -o run.hookline train.py          keep it, for hookline show
       hookline run --where 'encoder.**' train.py     only what is in the encoder
