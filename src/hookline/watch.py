@@ -106,7 +106,7 @@ class Watch:
         choices = selection_in(model, root.seats, patterns).choices
         seen = which_are_seen(choices)
         _check_levels(modules, functions, choices)
-        self._watched = Watched(model, choices, [name for _, name in modules])
+        self._watched = Watched(root, model, choices, [name for _, name in modules])
         try:
             if modules:
                 self._put_on_modules(modules, choices, seen, prepend=prepend)

@@ -15,7 +15,7 @@ from hookline.core.thread import local
 from hookline.errors import HookValueError
 from hookline.functions.chosen import Chosen
 from hookline.modules.silence import NO_GRADIENT, Reason, Reasons
-from hookline.torch_base.paths import paths_in, roots
+from hookline.torch_base.paths import Root, paths_in
 from hookline.torch_base.selection import Choice, Selection
 from hookline.torch_base.wrappers import class_names
 
@@ -60,7 +60,8 @@ class Watched:
     It keeps neither the model nor its modules alive.
 
     Args:
-        model: the model.
+        root: the model as a root.
+        model: the model as it was given.
         choices: what was selected in it.
         names: of the module hooks, which stand at the seats.
 
@@ -68,8 +69,10 @@ class Watched:
         chosen: the function hooks, by name, with what they are for.
     """
 
-    def __init__(self, model: nn.Module, choices: Iterable[Choice], names: Iterable[str]) -> None:
-        self.root: Final = roots.declare(model)
+    def __init__(
+        self, root: Root, model: nn.Module, choices: Iterable[Choice], names: Iterable[str]
+    ) -> None:
+        self.root: Final = root
         self.seats: Final = [Seat(choice) for choice in choices]
         self.chosen: Final[list[tuple[str, Chosen]]] = []
         self._names: Final = list(names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, NoReturn, TypeAlias
 
 from torch import nn
@@ -172,9 +173,10 @@ class _Tree:
 
     def _by_text(self, text: str) -> Iterable[Choice]:
         # What is there under just this name is meant, whatever characters the name has.
-        address = None if self._at(text) is not None else split_address(text)
-        path, function = (text, None) if address is None else address
-        named = self._at(path)
+        path, function, named = text, None, self._at(text)
+        if named is None and (address := split_address(text)) is not None:
+            path, function = address
+            named = self._at(path)
         if named is not None:
             return [self._choice(path, named, function, exact=True)]
         pattern = PathPattern.of(path)
@@ -188,8 +190,14 @@ class _Tree:
 
     def _at(self, path: str) -> nn.Module | None:
         """The module of a path, also of one that the walk did not list."""
+        if path in self._at_paths:
+            return self._at_paths[path]
         way = way_to(self._model, path)
         return None if way is None else way[-1]
+
+    @cached_property
+    def _at_paths(self) -> dict[str, nn.Module]:
+        return {path: module for module, paths in self._rows for path in paths}
 
     def _by_regex(self, pattern: re.Pattern[Any]) -> Iterable[Choice]:
         if not isinstance(pattern.pattern, str):
