@@ -43,16 +43,17 @@ class HookObject:
     operator_mode: Any = None
     changes: bool = False
     watched_phases: Collection[Phase] | None = None
-    level: ClassVar[type[HookObject]]
-    """The base class of the hook's level, whose callbacks are empty."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if HookObject in cls.__bases__:
-            cls.level = cls
         if "name" not in vars(cls):
             cls.name = cls.__name__
-        warn_of_slips(cls, cls.level)
+        warn_of_slips(cls, _level_of(cls))
+
+    @property
+    def level(self) -> type[HookObject]:
+        """The base class of the hook's level, whose callbacks are empty."""
+        return _level_of(type(self))
 
     def added(self, target: Any) -> None:
         """Called once registered: with None for a scope, else with the module or function."""
@@ -103,6 +104,10 @@ class HookObject:
 
 
 _Hook = TypeVar("_Hook", bound="HookObject")
+
+
+def _level_of(cls: type[HookObject]) -> type[HookObject]:
+    return next(each for each in cls.__mro__ if HookObject in each.__bases__)
 
 
 class Renamed(Generic[_Hook]):

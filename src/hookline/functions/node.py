@@ -18,6 +18,7 @@ from hookline.functions.hook import FunctionHook
 from hookline.functions.mode import inside_backward
 from hookline.functions.naming import classify
 from hookline.functions.places import lineup_of
+from hookline.torch_base import private
 from hookline.torch_base.stack import current_thread
 
 
@@ -95,6 +96,15 @@ class FunctionNode:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, with its hooks and the thread's."""
+        if len(self.registry):
+            return self._apart(args, kwargs)
+        return self._run(args, kwargs)
+
+    def _apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the compiler leaves out of its graphs: hooks on the node are called by Python."""
+        return self._run(args, kwargs)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = current_thread()
         lineup = lineup_of(thread, self)
         if lineup is EMPTY or thread.hidden or thread.busy or inside_backward(thread):
@@ -106,6 +116,9 @@ class FunctionNode:
 
     def __repr__(self) -> str:
         return f"<FunctionNode {self.name}: {len(self.registry)} hook(s)>"
+
+
+setattr(FunctionNode._apart, private.APART, True)  # noqa: SLF001
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -40,12 +40,13 @@ class StepWatch:
     """Tells of the steps of all optimizers, while it is open; not of parts of a step.
 
     Args:
-        before: called with the optimizer before it takes a step; held weakly.
-        after: called with the optimizer after it took the step; held weakly.
+        before: called with the optimizer before it takes a step, and with the closure that runs
+            in the step, or None; held weakly.
+        after: called with the same after it took the step; held weakly.
     """
 
     def __init__(
-        self, before: Callable[[Any], None], after: Callable[[Any], None] | None = None
+        self, before: Callable[[Any, Any], None], after: Callable[[Any, Any], None] | None = None
     ) -> None:
         self._before = _weakly(before)
         self._after = None if after is None else _weakly(after)
@@ -80,13 +81,17 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def _weakly(method: Callable[[Any], None]) -> Callable[..., None]:
+_NO_CLOSURE: Final = (None, None)
+
+
+def _weakly(method: Callable[[Any, Any], None]) -> Callable[..., None]:
     alive = WeakMethod(method)
 
-    def call(optimizer: Any, *_: Any) -> None:
+    def call(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         bound = alive()
         if bound is not None and not is_part_of_a_step(optimizer):
+            _, closure, *_ = *args, *_NO_CLOSURE
             with aside():
-                bound(optimizer)
+                bound(optimizer, kwargs.get("closure", closure))
 
     return call

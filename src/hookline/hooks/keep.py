@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from hookline.errors import CaptureError, HooklineError, HookTypeError, HookValueError
-from hookline.torch_base.private import batch_dim, is_transformed, transform_level, unwrapped
+from hookline.torch_base.private import (
+    batch_dim,
+    is_batched_gradient,
+    is_transformed,
+    transform_level,
+    unwrapped,
+)
 from hookline.torch_base.readable import copied, local_part, version_of
 from hookline.torch_base.tree import Tree, leaves, map_tensors, tensors
 
@@ -23,7 +29,8 @@ _MOST_WASTE = 2
 class NotCaptured:
     """Stands in a captured structure for an object that is no tensor and no plain value.
 
-    Holding the object would keep alive what it holds, such as the tensors of a cache.
+    Holding the object would keep alive what it holds, such as the tensors of a cache. It stands
+    also for gradients under `is_grads_batched`, which nobody can read.
 
     Args:
         kind: the class name of the object.
@@ -95,7 +102,8 @@ class Keep:
     def value(self, value: Any) -> Any:
         """The value with its tensors kept as asked; a tensor that is there twice is kept once."""
         if isinstance(value, Tensor):
-            return copied(value.detach()) if self.plain else self._tensor(value)
+            plain = self.plain and not is_batched_gradient(value)
+            return copied(value.detach()) if plain else self._tensor(value)
         tree = Tree.of(value)
         kept: dict[int, Any] = {}
         for tensor in tree.tensors:
@@ -114,6 +122,8 @@ class Keep:
         return tuple([version_of(tensor) for tensor in tensors(value)])
 
     def _tensor(self, tensor: Tensor) -> Any:
+        if is_batched_gradient(tensor):
+            return NotCaptured("batched gradient")
         if self.graph and tensor.requires_grad:
             whole, alias = tensor, self._copy is not True
         else:

@@ -69,7 +69,7 @@ class Overflows:
         """Watch no more steps."""
         self._steps.close()
 
-    def _stepping(self, optimizer: Any) -> None:
+    def _stepping(self, optimizer: Any, _closure: object) -> None:
         if not self._open or getattr(optimizer, "found_inf", None) is not None:
             return  # nothing is open, or the optimizer leaves out what overflowed by itself
         self.settle()

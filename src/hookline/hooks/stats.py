@@ -48,7 +48,7 @@ class Statistics(Printed):
         self._tally.clear()
 
     def _is_due(self, call: Any) -> bool:
-        return not (call.running.number % self.every or call.recomputing)
+        return not call.running.number % self.every
 
     def listen(self, listener: Callable[[What, int, Looked], None]) -> None:
         """Give what each look at a tensor finds to a listener too, with the number of its pass."""
@@ -168,7 +168,7 @@ class ModuleStatsHook(Statistics, ModuleHook):
         """Measure the outputs."""
         if self._updates is not None:
             self._updates.see(call.key, call.root, call.path)
-        if self._activations and self._is_due(call):
+        if self._activations and self._is_due(call) and not call.recomputing:
             self._add(call, _module(call, "forward"), call.out, "output")
 
     def backward_postprocess(self, call: ModuleCall) -> None:
@@ -227,7 +227,7 @@ class FunctionStatsHook(Statistics, FunctionHook):
         self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
     ) -> None:
         """Measure the outputs."""
-        if self._is_due(function):
+        if self._is_due(function) and not function.recomputing:
             outputs = function.outputs or ()
             value = outputs[0] if len(outputs) == 1 else outputs
             self._add(function, _function(function, "forward"), value, "output")

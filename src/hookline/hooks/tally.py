@@ -32,18 +32,19 @@ class What(NamedTuple):
 class _Entry:
     """What is known of one tensor over all calls."""
 
-    __slots__ = ("bins", "calls", "moments", "norms", "scale")
+    __slots__ = ("bins", "calls", "moments", "normed", "norms", "scale")
 
     def __init__(self) -> None:
         self.moments = Moments()
         self.bins = [0] * BINS
         self.calls = 0
         self.norms = 0.0
+        self.normed = 0
         self.scale = 1.0
 
 
 class Looked(NamedTuple):
-    """What one look at a tensor found."""
+    """What one look at a tensor found; NaN is what no finite number told."""
 
     norm: float
     abs_max: float
@@ -131,13 +132,18 @@ class Tally:
         call = call.scaled(1 / measured.scale)
         norm = sqrt(call.sum_of_squares)
         entry.moments.merge(call)
-        entry.norms += norm
         entry.calls += 1
+        if call.count:
+            entry.norms += norm
+            entry.normed += 1
         entry.scale = measured.scale
         if self.listener is not None:
-            abs_max = max(abs(call.minimum), abs(call.maximum)) if call.count else 0.0
-            zeros = call.zeros / call.count if call.count else 0.0
-            found = Looked(norm, abs_max, zeros, call.nan + call.infinite)
+            bad = call.nan + call.infinite
+            abs_max = max(abs(call.minimum), abs(call.maximum))
+            if call.count:
+                found = Looked(norm, abs_max, call.zeros / call.count, bad)
+            else:
+                found = Looked(nan, nan, nan, bad)
             self.listener(measured.what, measured.number, found)
 
     def _row(self, what: What, entry: _Entry) -> StatsRow:
@@ -148,7 +154,7 @@ class Tally:
             found.minimum,
             found.maximum,
             max(abs(found.minimum), abs(found.maximum)),
-            entry.norms / entry.calls,
+            entry.norms / max(entry.normed, 1),
             found.zeros / max(found.count, 1),
         )
         mean, std, low, high, abs_max, norm, zeros = known if found.count else (nan,) * len(known)

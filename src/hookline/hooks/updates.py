@@ -33,7 +33,8 @@ class _Begun(NamedTuple):
     """A parameter in a step that has begun."""
 
     parameter: Tensor
-    name: _Name
+    name: _Name | None
+    """None until the step is over where a closure runs in it: it makes the gradients."""
     gradient: Tensor | None
     """The sum of squares of its gradient."""
     before: Tensor | None
@@ -130,7 +131,7 @@ class Updates:
 
     # At a step.
 
-    def _before(self, optimizer: Any) -> None:
+    def _before(self, optimizer: Any, closure: object) -> None:
         number = self._counts.get(optimizer, 0)
         self._counts[optimizer] = number + 1
         if number % self._every:
@@ -138,6 +139,10 @@ class Updates:
         found = getattr(optimizer, "found_inf", None)
         if found is not None and float(found):
             return  # it will leave the step out
+        if closure is not None:
+            late = (_begin_late(parameter) for parameter in parameters_of(optimizer))
+            self._begun[optimizer] = [begun for begun in late if begun is not None]
+            return
         scale, names = applied_scale(optimizer), self._names()
         self._begun[optimizer] = [
             begun
@@ -146,13 +151,12 @@ class Updates:
             and (begun := _begin(parameter, names[id(parameter)], scale)) is not None
         ]
 
-    def _after(self, optimizer: Any) -> None:
-        for begun in self._begun.pop(optimizer, ()):
-            root, names = begun.name
+    def _after(self, optimizer: Any, _closure: object) -> None:
+        for begun, (root, names) in self._named(self._begun.pop(optimizer, [])):
             key = (root, names[0], type(optimizer).__name__)
             entry = self._entries.get(key)
             if entry is None:
-                self._entries[key] = entry = _Entry(_row(begun, key))
+                self._entries[key] = entry = _Entry(_row(begun, names[1:], key))
             entry.steps += 1
             values = readable(begun.parameter)
             if begun.gradient is None or begun.before is None or values is None:
@@ -167,6 +171,17 @@ class Updates:
             self._waiting.append(_Measured(key, torch.stack(sums)))
         if len(self._waiting) >= 512 or all(m.sums.is_cpu for m in self._waiting):  # noqa: PLR2004
             self._read()
+
+    def _named(self, step: list[_Begun]) -> Iterator[tuple[_Begun, _Name]]:
+        known = self._names() if any(begun.name is None for begun in step) else {}
+        for begun in step:
+            if begun.name is not None:
+                yield begun, begun.name
+                continue
+            gradient = begun.parameter.grad
+            values = None if gradient is None else readable(gradient)
+            if values is not None and id(begun.parameter) in known:
+                yield begun._replace(gradient=square_sum(values)), known[id(begun.parameter)]
 
     def _drop_dead(self) -> None:
         self._modules = {key: where for key, where in self._modules.items() if key() is not None}
@@ -215,11 +230,19 @@ def _begin(parameter: Tensor, name: _Name, scale: float) -> _Begun | None:
     return _Begun(parameter, name, square_sum(gradients), sample, scale)
 
 
+def _begin_late(parameter: Tensor) -> _Begun | None:
+    """A parameter whose gradient the step will make; None if its numbers can't be read."""
+    values = readable(parameter)
+    if values is None:
+        return None
+    return _Begun(parameter, None, None, sample_of(values, EXACT).clone(), 1.0)
+
+
 def _size_here(parameter: Any) -> int:
     return local_part(parameter).numel()
 
 
-def _row(begun: _Begun, key: tuple[str, str, str]) -> ParameterRow:
+def _row(begun: _Begun, others: list[str], key: tuple[str, str, str]) -> ParameterRow:
     root, name, optimizer = key
     here = _size_here(begun.parameter)
     notes = (
@@ -230,7 +253,7 @@ def _row(begun: _Begun, key: tuple[str, str, str]) -> ParameterRow:
     return ParameterRow(
         root,
         name,
-        tuple(begun.name.names[1:]),
+        tuple(others),
         tuple(begun.parameter.shape),
         optimizer,
         *(0, 0.0, nan, nan, nan, nan, nan, nan),

@@ -14,7 +14,7 @@ from typing import Any, Final
 from weakref import ref
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hookline.core.calls import Key
 from hookline.core.demand import demand
@@ -248,11 +248,15 @@ def _fire_recorded(pairs: Pairs, call: ModuleCall, thread: Thread, *, joint: boo
     call.shape = len(call.args), tuple(call.kwargs)
     call.out, passed = isolate_output(call, call.out, joint=joint)
     if pairs:
-        isolated = call.out
+        isolated, needed = call.out, _needs_gradient(call.out)
         fire(pairs, call, None, FORWARD, thread)
-        if call.out is not isolated:
+        if call.out is not isolated or _needs_gradient(call.out) != needed:
             call.out, passed = isolate_output(call, call.out, joint=joint)
     mark_outputs(call, call.out, passed)
+
+
+def _needs_gradient(out: object) -> bool:
+    return isinstance(out, Tensor) and out.requires_grad
 
 
 def _run_inside(

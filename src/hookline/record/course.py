@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from math import isnan
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hookline.record.bins import Grid, Series
@@ -71,6 +72,8 @@ class Course:
         """The numbers in a tensor were looked at."""
         with self._lock:
             for metric, value in zip(_METRICS, looked, strict=True):
+                if isnan(value):
+                    continue
                 key = _Key(
                     what.root,
                     what.path,

@@ -105,10 +105,12 @@ torch_function_off: Callable[[], Any] = _find("_C.DisableTorchFunction")
 
 transform_level: Callable[[], int | None] = _find("_C._functorch.maybe_current_level")
 is_transformed: Callable[[torch.Tensor], bool] = _find("_C._functorch.is_functorch_wrapped_tensor")
+is_batched_gradient: Callable[[torch.Tensor], bool] = _find("_C._functorch.is_legacy_batchedtensor")
 unwrapped: Callable[[torch.Tensor], torch.Tensor] = _find("_C._functorch.get_unwrapped")
 batch_dim: Callable[[torch.Tensor], int] = _find("_C._functorch.maybe_get_bdim")
 """A tensor that was captured inside a `torch.func` transform stands for another, which is needed
-once the transform is over. There is no public way to it."""
+once the transform is over. There is no public way to it. A gradient under `is_grads_batched` stands
+for many, and can be neither detached nor read."""
 
 dispatch_modes: Callable[[], int] = _find("_C._len_torch_dispatch_stack")
 dispatch_mode_at: Callable[[int], Any] = _find("_C._get_dispatch_stack_at")

@@ -2,8 +2,8 @@
 
 Not every tensor has numbers, and not every one may be asked for them. Left alone are those of
 integers and truth values (they hold no NaN), empty and meta tensors, fake ones, those inside a
-`torch.func` transform, all that is being traced (a look would become part of the trace), and
-subclasses that have operations of their own.
+`torch.func` transform or under `is_grads_batched`, all that is being traced (a look would become
+part of the trace), and subclasses that have operations of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hookline.torch_base.private import (
     dispatch_mode_keys,
     dispatch_modes,
     has_own_operations,
+    is_batched_gradient,
     is_tracing,
     is_transformed,
     torch_function_off,
@@ -59,6 +60,8 @@ def readable(tensor: Tensor) -> Tensor | None:
 def in_a_trace(tensor: Tensor) -> bool:
     """Whether a look at the tensor would be recorded, or is not possible."""
     if tensor.is_meta or is_tracing() or transform_level() is not None or is_transformed(tensor):
+        return True
+    if is_batched_gradient(tensor):
         return True
     if dispatch_modes() and any(dispatch_mode(key) is not None for key in _TRACING):
         return True
