@@ -25,22 +25,14 @@ class PlaceIn:
 
     def of(self, root: Root, path: str) -> tuple[Root, str]:
         """The model's root and the path in it, of a path in a root; as it was, if outside."""
-        inside = self.paths(root, (path,))
-        return (self.root, inside[0]) if inside else (root, path)
+        for top in root.seats.get(self._key, ()):
+            if not top:
+                return self.root, path
+            if path.startswith(top) and path[len(top) : len(top) + 1] in ("", "."):
+                return self.root, path[len(top) + 1 :]
+        return root, path
 
     def paths(self, root: Root, paths: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the paths in a root that lead through the model, as paths in the model."""
-        model = root.seats.get(self._key, ())
-        return tuple(
-            dict.fromkeys(
-                _below(path, top) for path in paths for top in model if _is_below(path, top)
-            )
-        )
-
-
-def _is_below(path: str, top: str) -> bool:
-    return not top or path == top or path.startswith(f"{top}.")
-
-
-def _below(path: str, top: str) -> str:
-    return path[len(top) + 1 :] if top else path
+        places = (self.of(root, path) for path in paths)
+        return tuple(dict.fromkeys(path for top, path in places if top is self.root))
