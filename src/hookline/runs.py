@@ -149,7 +149,8 @@ def record(  # noqa: PLR0913 - one keyword for each thing to measure
     Args:
         path: the file to keep it in, brought up to date about once a second, so that it can be
             read at any moment and after any end; None to keep it in memory only.
-        *models: measure only these; whatever runs by default.
+        *models: measure only these and what is in them, also where they are called inside others;
+            whatever runs by default.
         time: measure forward and backward time.
         nonfinite: find where NaN and Inf come from.
         stats: measure activations, gradients and parameters.

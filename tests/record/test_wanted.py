@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import hookline
-from hookline.core.records import TimeRow
+from hookline.core.records import Silent, TimeRow
 from hookline.record.rows import FaultRow
 
 
@@ -104,3 +104,44 @@ def test_modules_that_come_later_are_selected_too():
         net(torch.ones(1, 2))
     assert found(run) == {("module", "later", "")}
     assert run.rows(FaultRow) == []
+
+
+@pytest.mark.parametrize("where", [None, ["0", "0:linear"]], ids=["all", "paths in it"])
+def test_a_part_that_was_given_is_measured_where_the_whole_is_called(where):
+    """What is in a given model is wanted under any root, and its functions; nothing else is."""
+    net = Net()
+    with hookline.record(None, net.encoder, level="both", where=where) as run:
+        net(torch.ones(1, 2)).sum().backward()
+    rows = {("module", "encoder.0", ""), ("function", "encoder.0", "linear")}
+    others = {
+        ("module", "encoder", ""),
+        ("module", "encoder.1", ""),
+        ("function", "encoder.1", "relu"),
+    }
+    assert found(run) == (rows if where else rows | others)
+    assert {row.root.partition("#")[0] for row in run.rows(TimeRow)} == {"Net"}
+    assert run.rows(FaultRow) == []
+
+
+def test_what_never_ran_of_a_part_that_was_given_is_told():
+    """Only what is in the given model is told to be silent, by its path in the root that ran."""
+    net = Net()
+    net.encoder.add_module("idle", nn.ModuleList([nn.ReLU()]))
+    net.encoder.forward = net.encoder[1].__call__
+    net.unused = nn.ReLU()
+    with hookline.record(None, net.encoder) as run:
+        net(torch.ones(1, 2))
+    silent = {row.path for row in run.rows(Silent)}
+    assert "encoder.0" in silent
+    assert all(path.startswith("encoder.") for path in silent)
+
+
+def test_what_is_put_into_a_part_that_was_given_is_measured():
+    """Modules that come later into a given model are wanted in the larger one, too."""
+    net = Net()
+    with hookline.record(None, net.encoder) as run:
+        net(torch.ones(1, 2))
+        net.encoder.append(nn.Tanh())
+        net(torch.ones(1, 2))
+    assert ("module", "encoder.2", "") in found(run)
+    assert not any(path in ("", "head") for _, path, _ in found(run))

@@ -15,6 +15,7 @@ from hookline.core.records import Silent
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capture import Capture
 from hookline.hooks.capturing import Capturing
+from hookline.hooks.place_in import PlaceIn
 from hookline.hooks.store import Calls, Overflow
 from hookline.torch_base.readable import readable
 from hookline.torch_base.select import Pattern, select
@@ -80,7 +81,8 @@ class AttentionHook(Capturing, FunctionHook):
         weights = _weights_in(function)
         if weights is not None:
             path = function.module_path
-            self._take_output(function, function.name if path is None else path, weights)
+            place = self._place(function, path, function.name if path is None else None)
+            self._take_output(function, place, weights)
 
 
 class AttentionCapture(Capture):
@@ -161,6 +163,7 @@ def attention(
     hook = AttentionHook(**options)
     chosen = distinct(_address(choice) for choice in select(model, *patterns).choices)
     name = f"attention {next(_numbers)}"  # of its own, so that several may be open at once
+    hook.into(hook.store, None, PlaceIn(model))
     watching = watch(model, hook.renamed(name), where=Selection(model, chosen))
     paths = tuple(choice.path.rpartition(":")[0] for choice in chosen)
     capture = AttentionCapture(hook.store, [watching], paths, None)

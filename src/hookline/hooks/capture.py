@@ -13,11 +13,12 @@ from hookline.core.records import Silent
 from hookline.errors import HookValueError
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward
-from hookline.hooks.store import Captures, Store, near_or_all
+from hookline.hooks.place_in import PlaceIn
+from hookline.hooks.store import Captures, Place, Store, near_or_all
 from hookline.modules.hook import ModuleHook
 from hookline.modules.targets import can_be_called
 from hookline.torch_base.select import Pattern, select
-from hookline.torch_base.selection import Choice, Selection
+from hookline.torch_base.selection import Choice, Selection, listed
 from hookline.watch import Watch, watch
 
 if TYPE_CHECKING:
@@ -62,27 +63,27 @@ class ModuleCaptureHook(Capturing, ModuleHook):
 
     def forward_preprocess(self, call: ModuleCall) -> None:
         """Capture the inputs, before the module can change them."""
-        self._take_input(call, call.path, call.args, call.kwargs)
+        self._take_input(call, self._place(call, call.path), call.args, call.kwargs)
 
     def forward_postprocess(self, call: ModuleCall) -> None:
         """Capture the output."""
         if not call.recomputing:
-            self._take_output(call, call.path, call.out)
+            self._take_output(call, self._place(call, call.path), call.out)
             if self._goal is not None:
                 self._goal.reached_module(call)
 
     def backward_preprocess(self, call: ModuleCall) -> None:
         """Capture the gradients of the outputs."""
-        self._take_gradient(call, call.path, "grad", call.grad_output)
+        self._take_gradient(call, self._place(call, call.path), "grad", call.grad_output)
 
     def backward_postprocess(self, call: ModuleCall) -> None:
         """Capture the gradients that came late, and those of the inputs."""
         if call.window is not None and call.window.late and "grad" in self._what:
-            self._take_gradient(call, call.path, "grad", call.grad_output)
+            self._take_gradient(call, self._place(call, call.path), "grad", call.grad_output)
         if self.needs_grad_input:
             gradients = call.grad_input
             both = (tuple(gradients), gradients.kwargs)
-            self._take_gradient(call, call.path, "grad_input", both)
+            self._take_gradient(call, self._place(call, call.path), "grad_input", both)
 
 
 class FunctionCaptureHook(Capturing, FunctionHook):
@@ -122,7 +123,7 @@ class FunctionCaptureHook(Capturing, FunctionHook):
         self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
     ) -> None:
         """Capture the inputs, before the function can change them."""
-        self._take_input(function, _address(function), in_data, {})
+        self._take_input(function, self._address(function), in_data, {})
 
     def forward_postprocess(
         self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
@@ -132,7 +133,7 @@ class FunctionCaptureHook(Capturing, FunctionHook):
             out = function.out
             if out is None and function.outputs:
                 out = function.outputs[0]
-            self._take_output(function, _address(function), out)
+            self._take_output(function, self._address(function), out)
             if self._goal is not None:
                 self._goal.reached_function(function)
 
@@ -143,7 +144,7 @@ class FunctionCaptureHook(Capturing, FunctionHook):
         out_grad: tuple[Tensor | None, ...],
     ) -> None:
         """Capture the gradients of the outputs."""
-        self._take_gradient(function, _address(function), "grad", out_grad)
+        self._take_gradient(function, self._address(function), "grad", out_grad)
 
     def backward_postprocess(
         self,
@@ -153,12 +154,10 @@ class FunctionCaptureHook(Capturing, FunctionHook):
     ) -> None:
         """Capture the gradients that came late."""
         if function.window is not None and function.window.late:
-            self._take_gradient(function, _address(function), "grad", out_grad)
+            self._take_gradient(function, self._address(function), "grad", out_grad)
 
-
-def _address(function: FunctionCall) -> str:
-    path = function.module_path
-    return function.name if path is None else f"{path}:{function.name}"
+    def _address(self, function: FunctionCall) -> Place:
+        return self._place(function, function.module_path, function.name)
 
 
 class Capture(Captures):
@@ -194,6 +193,9 @@ class Capture(Captures):
         for row in self.silent():
             if row.path == name:
                 return f": {row.cause}; {row.advice}"
+        if name in self._selected:
+            held = f"there are {listed(list(self)) or 'no names'}"
+            return f": no call of it is held (it may have raised, or been cleared); {held}"
         return near_or_all(name, "selected are", self._selected)
 
     def __enter__(self) -> Self:
@@ -280,11 +282,12 @@ def capture(
         hooks.append((FunctionCaptureHook(**options), functions))
     store = hooks[0][0].store
     goal = _goal(modules, functions) if stop else None
+    within = PlaceIn(model)
     name = f"capture {next(_numbers)}"  # of its own, so that several may be open at once
     watches: list[Watch] = []
     try:
         for hook, choices in hooks:
-            hook.into(store, goal)
+            hook.into(store, goal, within)
             watches.append(watch(model, hook.renamed(name), where=Selection(model, choices)))
     except BaseException:
         for watching in watches:

@@ -15,9 +15,10 @@ from hookline.core.notes import control_flow
 from hookline.core.patterns import FunctionPattern
 from hookline.core.phases import Phase
 from hookline.errors import CaptureError, HookTypeError, HookValueError
-from hookline.hooks.captured_call import KINDS, CapturedCall, What
+from hookline.hooks.captured_call import KINDS, About, CapturedCall, What
 from hookline.hooks.keep import Keep
-from hookline.hooks.store import Calls, Captures, Overflow, Store
+from hookline.hooks.place_in import PlaceIn
+from hookline.hooks.store import Calls, Captures, Overflow, Place, Store
 
 if TYPE_CHECKING:
     from hookline.core.calls import Call
@@ -128,6 +129,7 @@ class Capturing:
         self._mark: Final = f"_captured_{next(_numbers)}"
         self._pending: Final[WeakKeyDictionary[Call, Any]] = WeakKeyDictionary()
         self._goal: Goal | None = None
+        self._within: PlaceIn | None = None
         self.needs_grad_input = "grad_input" in self._what
         self.watched_phases = _phases(self._what)
 
@@ -136,8 +138,9 @@ class Capturing:
         """What was captured so far."""
         return Captures(self.store)
 
-    def into(self, store: Store, goal: Goal | None) -> None:
-        """Share a store with another hook, and end the forward once a goal is reached."""
+    def into(self, store: Store, goal: Goal | None, within: PlaceIn) -> None:
+        """Share a store, end the forward once a goal is reached, and name what is in a model."""
+        self._within = within
         self.store = store
         self._goal = goal
 
@@ -145,21 +148,38 @@ class Capturing:
         """Forget the inputs of a call that raised."""
         self._pending.pop(call, None)
 
+    def _place(self, call: Call, path: str | None, function: str | None = None) -> Place:
+        """The root and the name under which a call is captured."""
+        root = call.running.root
+        if path is not None and self._within is not None and root is not self._within.root:
+            root, path = self._within.of(root, path)
+        if function is None:
+            return root, path or ""
+        return root, function if path is None else f"{path}:{function}"
+
+    def _about(self, call: Any, place: Place) -> About:
+        paths: tuple[str, ...] = getattr(call, "paths", ())
+        root, within = call.running.root, self._within
+        if within is not None and root is not within.root:
+            inside = within.paths(root, paths)
+            paths = inside if place[0] is within.root else (*paths, *inside)
+        return About(place[1], call.type, paths)
+
     def _take_input(
-        self, call: Call, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, call: Call, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        entry = self.store.entries.get((call.running.root, name))
+        entry = self.store.entries.get(place)
         over = self.store.calls == "first" and entry is not None and entry.held
         if not call.recomputing and not over:
             kept = self._kept((args, kwargs))
             self._pending[call] = kept, self._keep.versions(kept)
 
-    def _take_output(self, call: Call, name: str, out: Any) -> None:
+    def _take_output(self, call: Call, place: Place, out: Any) -> None:
         # Runs at every call, so what most calls need stands here and not in functions.
         store, running = self.store, call.running
-        entry = store.entries.get((running.root, name))
+        entry = store.entries.get(place)
         if entry is None:
-            entry = store.entry_for(call, name)
+            entry = store.entry(place[0], self._about(call, place))
         elif store.is_bounded and not store.accepts(entry):
             self._pending.pop(call, None)
             return
@@ -179,8 +199,8 @@ class Capturing:
         if self._follows:
             call.__dict__[self._mark] = ref(captured)
 
-    def _take_gradient(self, call: Call, name: str, what: What, gradient: Any) -> None:
-        captured = self._captured_of(call, name)
+    def _take_gradient(self, call: Call, place: Place, what: What, gradient: Any) -> None:
+        captured = self._captured_of(call, place)
         if captured is not None:
             if what == "grad" and captured.bare:
                 gradient = gradient[0]
@@ -189,12 +209,12 @@ class Capturing:
             if self.store.is_bounded:
                 self.store.grew(captured, what)
 
-    def _captured_of(self, call: Call, name: str) -> CapturedCall | None:
+    def _captured_of(self, call: Call, place: Place) -> CapturedCall | None:
         """What was captured in the forward of a call whose backward this is."""
         mark = call.__dict__.get(self._mark)
         if mark is not None:
             return mark()
-        entry = self.store.entries.get((call.running.root, name))
+        entry = self.store.entries.get(place)
         if entry is None or not call.recomputing:
             return None
         # A reentrant checkpoint sends gradients to the call that it computed again.

@@ -7,7 +7,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from hookline.core.calls import Root
 from hookline.core.patterns import did_you_mean, split_address
@@ -20,7 +20,8 @@ from hookline.torch_base.selection import listed
 Calls: TypeAlias = Literal["all", "first", "last"]
 Overflow: TypeAlias = Literal["error", "oldest"]
 _SHOWN: Final = 20
-Entries: TypeAlias = dict[tuple[Root, str], Captured]
+Place: TypeAlias = tuple[Root, str]
+Entries: TypeAlias = dict[Place, Captured]
 
 
 class Store:
@@ -75,10 +76,6 @@ class Store:
         """The place for the calls of one module or function."""
         held: deque[CapturedCall] = deque(maxlen=1 if self.calls == "last" else None)
         return self.entries.setdefault((root, about.name), Captured(about, root.name, held))
-
-    def entry_for(self, call: Any, name: str) -> Captured:
-        """The place for a call that is the first under its name."""
-        return self.entry(call.running.root, About(name, call.type, getattr(call, "paths", ())))
 
     def accepts(self, entry: Captured) -> bool:
         """Whether another call is to be held; where only the last is, the one before goes."""
@@ -175,7 +172,8 @@ def _check_choice(option: str, given: object, choices: tuple[str, ...]) -> None:
 class Captures(Mapping[str, Captured]):
     """What was captured, by path (`"layers.0"`, `""` for the root) or address (`"layers.0:add"`).
 
-    Names are in the order in which they were captured first. If several roots share a name, the
+    Names are in the order in which they were captured first, and paths are those in the model that
+    was given, also where it is called inside a larger one. If several roots share a name, the
     root's name stands before it: `Generator.fc`. A shared module is found under each of its
     paths, unless it was captured under several.
 
@@ -313,7 +311,7 @@ class Captures(Mapping[str, Captured]):
 
 def near_or_all(name: str, which: str, names: Sequence[str]) -> str:
     """The end of an error's text: names that may have been meant, else those that there are."""
-    near = get_close_matches(name, names)
+    near = get_close_matches(name, [other for other in names if other != name])
     return did_you_mean(near) or f"; {which} {listed(names) or 'no names'}"
 
 

@@ -15,6 +15,7 @@ from hookline.modules.silence import function_not_called
 from hookline.torch_base.paths import Root, roots
 from hookline.torch_base.select import selection_in
 from hookline.torch_base.selection import Choice
+from hookline.torch_base.wrappers import innermost
 
 if TYPE_CHECKING:
     from hookline.functions.call import FunctionCall
@@ -26,7 +27,7 @@ class Wanted:
 
     Args:
         patterns: as `select` takes them; none for everything.
-        models: only what belongs to these; none for all.
+        models: only what is in these, also where they are called inside others; none for all.
         functions: whether calls of functions are asked about at all.
     """
 
@@ -39,7 +40,7 @@ class Wanted:
     ) -> None:
         self._functions: Final = functions
         self._patterns: Final = patterns
-        self._roots: Final = frozenset(roots.declare(model) for model in models)
+        self._given: Final = {roots.declare(model): _inside_of(model) for model in models}
         self._parts: Final[WeakKeyDictionary[Root, _Part]] = WeakKeyDictionary()
         self._matched: Final[set[int]] = set()
         self._hints: Final[dict[int, tuple[int, str]]] = {}
@@ -47,20 +48,24 @@ class Wanted:
     @property
     def everything(self) -> bool:
         """Whether every call is wanted."""
-        return not self._patterns and not self._roots
+        return not self._patterns and not self._given
 
     def root(self, root: Root) -> bool:
         """Whether anything in a root is wanted, as far as the models say."""
-        return not self._roots or root in self._roots
+        models = self._models_of(root)
+        return root in models or any(not root.seats.keys().isdisjoint(m.seats) for m in models)
 
     def seat(self, root: Root, key: Key[nn.Module]) -> bool:
-        """Whether calls of a module in a root are wanted, as far as the patterns say."""
-        return not self._patterns or key in self._part(root).keys
+        """Whether calls of a module in a root are wanted."""
+        models = self._models_of(root)
+        if self._patterns:
+            return any(key in self._part(model).keys for model in models)
+        return root in models or any(key in model.seats for model in models)
 
     def module(self, call: ModuleCall) -> bool:
         """Whether a call of a module is wanted."""
         root: Any = call.running.root
-        return self.root(root) and self.seat(root, call.key)
+        return any(self.seat(root, key) for key in call.keys)
 
     def function(self, call: FunctionCall) -> bool:
         """Whether a call of a function is wanted; outside any module none is, if not all are."""
@@ -68,7 +73,11 @@ class Wanted:
         if parent is None:
             return False
         root: Any = parent.running.root
-        return self.root(root) and (not self._patterns or self._takes(self._part(root), call))
+        if not self._patterns:
+            return self.module(parent)
+        # Each is asked, since patterns that match are noted on the way.
+        taken = [self._takes(self._part(model), call) for model in self._models_of(root)]
+        return any(taken)
 
     def unmatched(self) -> list[str]:
         """For each pattern that matched nothing anywhere, what is known of that."""
@@ -86,6 +95,15 @@ class Wanted:
             why = function_not_called(wanted, sorted(called))[1]
             return f"{pattern!r} matched no function: {why}"
         return self._hints.get(place, (0, f"{pattern!r}: no model was seen"))[1]
+
+    def _models_of(self, root: Root) -> Sequence[Root]:
+        """Where what is called in a root is looked up: there, or in the models that were given."""
+        if not self._given or root in self._given:
+            return (root,)
+        for model in self._given.values():
+            if model.version != roots.version:
+                model.walk(roots.version)
+        return tuple(self._given.values())
 
     def _takes(self, part: _Part, call: FunctionCall) -> bool:
         taken = [place for place, chosen in part.chosen if chosen.takes(call)]
@@ -115,6 +133,13 @@ class Wanted:
                     self._hints.get(place, (0, "")), (len(root.seats), str(error))
                 )
         return found
+
+
+def _inside_of(model: nn.Module) -> Root:
+    """What is in a model, walked apart: to ask must not change which root its modules belong to."""
+    inside = Root(innermost(model), "")
+    inside.wrap(model)
+    return inside
 
 
 class _Part:

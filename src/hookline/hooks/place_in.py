@@ -1,0 +1,38 @@
+"""Where something is in the model that was given, whatever larger model it is called in."""
+
+from __future__ import annotations
+
+from typing import Final
+from weakref import ref
+
+from torch import nn
+
+from hookline.core.calls import Root
+from hookline.torch_base.paths import roots
+from hookline.torch_base.wrappers import innermost
+
+
+class PlaceIn:
+    """Tells the paths in a model of what is called in the roots that contain the model.
+
+    Args:
+        model: the model, or a wrapper of it; it becomes a root.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.root: Final[Root] = roots.declare(model)
+        self._key: Final = ref(innermost(model))
+
+    def of(self, root: Root, path: str) -> tuple[Root, str]:
+        """The model's root and the path in it, of a path in a root; as it was, if outside."""
+        for top in root.seats.get(self._key, ()):
+            if not top:
+                return self.root, path
+            if path.startswith(top) and path[len(top) : len(top) + 1] in ("", "."):
+                return self.root, path[len(top) + 1 :]
+        return root, path
+
+    def paths(self, root: Root, paths: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the paths in a root that lead through the model, as paths in the model."""
+        places = (self.of(root, path) for path in paths)
+        return tuple(dict.fromkeys(path for top, path in places if top is self.root))
