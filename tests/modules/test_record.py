@@ -128,6 +128,18 @@ def test_r2_what_a_layer_sets_in_a_dataclass_reaches_the_callers(make: Any, kind
     assert isinstance(state, State) or state[name] is x
 
 
+def test_r2_several_outputs_in_the_callers_dict_are_no_reason_for_another(kind: str) -> None:
+    """The dict is given back as it is, though their gradients could be changed jointly."""
+
+    def run(layer: nn.Module, d: dict[str, Tensor]) -> dict[str, Tensor]:
+        d["y"], d["z"] = layer(d["x"]), layer(d["x"])
+        return d
+
+    d = {"x": torch.ones(1, 2)}
+
+    assert hooked(run, kind)(d) is d
+
+
 def test_r2_containers_in_containers_and_keywords_are_the_callers(kind: str) -> None:
     """At each depth; what cannot be changed is in its place again as the same object."""
 
