@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, UserDict, deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from hookline.errors import HookValueError
-from hookline.torch_base.tree import Tree, describe, leaves, map_tensors, tensors
+from hookline.torch_base.tree import Tree, describe, leaves, map_tensors, put_back, tensors
 
 T1, T2 = torch.ones(2, 3), torch.zeros(4, dtype=torch.int64)
 
@@ -318,3 +318,22 @@ def test_a_wrong_number_of_values_is_refused(new):
             HookValueError, match=f"^{len(new)} values were given for the 2 tensors"
         ):
             put(new)
+
+
+def test_values_put_into_containers_themselves_are_taken_out_again() -> None:
+    """Containers that can be changed stay the same objects; others get back in their place."""
+    fixed = (T2,)
+    inner: list[Any] = [T1]
+    value = {"inner": inner, "fixed": fixed}
+    tree, made = Tree.of(value), []
+
+    assert tree.put([5, 6], made) is value
+    assert value["inner"] is inner
+    assert (inner, value["fixed"]) == ([5], (6,))
+    assert [id(c) for c in tree.changeable()] == [id(value), id(inner)]
+
+    inner.append(7)
+    put_back(tree.changeable(), {id(5): T1, **{id(new): old for new, old in made}})
+    assert value["fixed"] is fixed
+    assert inner[0] is T1
+    assert inner[1] == 7

@@ -32,7 +32,7 @@ from hookline.modules.places import (
     lineup_of,
     table,
 )
-from hookline.modules.record import give_back, isolate_inputs, isolate_output, mark_outputs
+from hookline.modules.record import clear, give_back, isolate_inputs, isolate_output, mark_outputs
 from hookline.modules.traced import runs_above, traced_call
 from hookline.modules.unreached import telling
 from hookline.torch_base.modes import dispatch_modes
@@ -274,6 +274,8 @@ def _run_inside(
         else:
             out = run(module, *call.args, **call.kwargs)
     finally:
+        if isolated:
+            clear(isolated)
         if timed:
             clock.freeze()
             call.now = clock.now

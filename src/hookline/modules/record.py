@@ -12,6 +12,9 @@ A tensor that came in a dict, list or the like and goes out in one stays as it i
 the program may go on with the container that it gave, which must not be exchanged for another. So
 does a tensor of a kind that has no views, such as a sparse one.
 
+The program's own containers, too, are what the layer gets: views of inputs stand in them while it
+runs, and no longer. So what a layer does to a list or dict is done to that of its caller.
+
 The latter two take two views in a row. Gradients are collected at the one nearer to the call and
 handed on at the other; the engine runs all of the former before any of the latter, so a hook gets
 all gradients before one of them flows on. A single input needs but one view: its gradient is the
@@ -20,7 +23,7 @@ last thing that a call's backward makes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,7 +42,7 @@ from hookline.torch_base.marks import (
 from hookline.torch_base.outline import Outline
 from hookline.torch_base.private import ALIAS, node_metadata, node_number, sequence_number
 from hookline.torch_base.readable import has_views, version_of
-from hookline.torch_base.tree import Tree, map_tensors, tensors
+from hookline.torch_base.tree import Tree, map_tensors, put_back, tensors
 
 if TYPE_CHECKING:
     from torch.autograd.graph import Node
@@ -49,16 +52,26 @@ if TYPE_CHECKING:
 
 _ONE_TENSOR: Final = Outline.of_tensors(1)
 
-Isolated = list[tuple[Tensor, Tensor, int | None]]
+
+class Isolated(NamedTuple):
+    """What stands in for the inputs of a call while its layer runs.
+
+    Attributes:
+        views: the views that the layer gets, each with what it stands for and its version.
+        containers: the caller's containers, in which some of them may stand.
+        made: containers made for those that cannot be changed, each with what it stands for.
+    """
+
+    views: list[tuple[Tensor, Tensor, int | None]]
+    containers: list[object]
+    made: list[tuple[object, object]]
 
 
 def isolate_inputs(call: ModuleCall) -> Isolated:
-    """Let the call's gradients of its inputs be seen and replaced.
-
-    Returns:
-        The views that the layer gets, each with what it stands for and its version.
-    """
+    """Let the call's gradients of its inputs be seen and replaced."""
     plain = not call.kwargs and all(type(value) is Tensor for value in call.args)
+    if not plain:
+        call.kwargs = dict(call.kwargs)  # it is written into, and may be a hook's own
     tree = None if plain else Tree.of((call.args, call.kwargs))
     tensors = call.args if tree is None else tree.tensors
     call.inputs_outline = Outline.of_positional(len(tensors)) if tree is None else Outline.of(tree)
@@ -68,7 +81,7 @@ def isolate_inputs(call: ModuleCall) -> Isolated:
     # From here on nodes are the call's; the outer views come before.
     call.start = sequence_number()
     new: list[Tensor] = []
-    isolated: Isolated = []
+    isolated = Isolated([], [] if tree is None else _given(tree, call), [])
     for place, (tensor, view) in enumerate(zip(tensors, outer, strict=True)):
         if view is None:
             new.append(tensor)
@@ -81,12 +94,24 @@ def isolate_inputs(call: ModuleCall) -> Isolated:
             _mark(view, call, INPUT_PASSED, place)
             _mark(inner, call, INPUT_SEEN, place)
         new.append(inner)
-        isolated.append((inner, tensor, version_of(tensor)))
+        isolated.views.append((inner, tensor, version_of(tensor)))
     if tree is None:
         call.args = tuple(new)
     else:
-        call.args, call.kwargs = tree.rebuild(new)
+        try:
+            call.args, call.kwargs = tree.put(new, isolated.made)
+        except BaseException:
+            clear(isolated)
+            raise
     return isolated
+
+
+def clear(isolated: Isolated) -> None:
+    """Put the caller's tensors back into its containers; where the layer raised, too."""
+    if isolated.views and isolated.containers:
+        stood_for: dict[int, object] = {id(view): tensor for view, tensor, _ in isolated.views}
+        stood_for.update((id(made), container) for made, container in isolated.made)
+        put_back(isolated.containers, stood_for)
 
 
 def give_back(out: Any, isolated: Isolated) -> Any:
@@ -96,7 +121,9 @@ def give_back(out: Any, isolated: Isolated) -> Any:
     which the view has changed too, is not.
     """
     changed = {
-        id(view): tensor for view, tensor, version in isolated if version_of(tensor) != version
+        id(view): tensor
+        for view, tensor, version in isolated.views
+        if version_of(tensor) != version
     }
     if not changed:
         return out
@@ -125,6 +152,7 @@ def isolate_output(call: ModuleCall, out: Any, *, joint: bool) -> tuple[Any, lis
     fixed = {id(t) for t in watched if not has_views(t)}
     kept |= foreign & fixed
     together = joint and not kept and not fixed and len(watched) > 1
+    together = together and not _holds_given(tree, call)
     near = [
         _alias(t) if t.requires_grad and (together or id(t) in foreign - kept) else t
         for t in tree.tensors
@@ -165,6 +193,20 @@ def _mark(tensor: Tensor, call: ModuleCall, role: Role, place: int) -> None:
     node = tensor.grad_fn
     if node is not None:
         mark(node, tensor, call, role, place)
+
+
+def _given(tree: Tree, call: ModuleCall) -> list[object]:
+    """The caller's containers in the inputs: not that which holds the call's keyword arguments."""
+    return [container for container in tree.changeable() if container is not call.kwargs]
+
+
+def _holds_given(out: Tree, call: ModuleCall) -> bool:
+    """Whether the output holds a container of the caller's: it must not become another object."""
+    returned = set(map(id, out.changeable()))
+    if not returned:
+        return False
+    inputs = Tree.of((call.args, call.kwargs))
+    return not returned.isdisjoint(map(id, _given(inputs, call)))
 
 
 def _given_in_containers(call: ModuleCall) -> set[int]:

@@ -8,7 +8,7 @@ subclasses of containers stand here. [tree][hookline.torch_base.tree] walks with
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict, UserDict, UserList, defaultdict
+from collections import OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache, partial
@@ -28,12 +28,14 @@ class Rule:
         suffixes: for each of them, what a path appends to read it: `[0]`, `.logits`.
         close: makes a container of the same type, with other children, from a container.
         yields: whether a registration in `torch.utils._pytree` is used in its place.
+        write: puts other children into a container itself; None where it cannot be changed.
     """
 
     children: Callable[[Any], Iterable[object]]
     suffixes: Callable[[Any], Iterable[str]]
     close: Callable[[Any, list[object]], object]
     yields: bool = False
+    write: Callable[[Any, list[object]], None] | None = None
 
     def items(self, value: object) -> Iterator[tuple[str, object]]:
         """The children, each with its suffix."""
@@ -87,7 +89,8 @@ def _registered(node: _pytree.NodeDef) -> Rule:
     def close(value: object, new: list[object]) -> object:
         return node.unflatten_fn(new, node.flatten_fn(value)[1])
 
-    return Rule(children, suffixes, close)
+    write = partial(_write_items, deque) if node.type is deque else None
+    return Rule(children, suffixes, close, write=write)
 
 
 def _tuple_rule(cls: type) -> Rule:
@@ -99,19 +102,26 @@ def _tuple_rule(cls: type) -> Rule:
 
 
 def _list_rule(cls: type) -> Rule:
-    return Rule(list.__iter__, _indices, _close_list, yields=cls is not list)
+    write = partial(_write_items, list)
+    return Rule(list.__iter__, _indices, _close_list, cls is not list, write)
 
 
 def _dict_rule(base: type[Any], cls: type) -> Rule:
-    close = partial(_close_dict, base)
+    close, write = partial(_close_dict, base), partial(_write_dict, base)
     if is_dataclass(cls):
         # A ModelOutput: its registered constructor would drop the fields that become None.
-        return Rule(base.values, partial(_keys, base, by_name=True), close)
-    return Rule(base.values, partial(_keys, base), close, yields=cls is not base)
+        return Rule(base.values, partial(_keys, base, by_name=True), close, write=write)
+    return Rule(base.values, partial(_keys, base), close, cls is not base, write)
 
 
 def _user_rule(_: type) -> Rule:
-    return Rule(lambda value: [value.data], lambda _: [""], _close_user, yields=True)
+    return Rule(
+        lambda value: [value.data],
+        lambda _: [""],
+        _close_user,
+        yields=True,
+        write=_write_user,
+    )
 
 
 def _dataclass_rule(cls: type) -> Rule:
@@ -120,11 +130,18 @@ def _dataclass_rule(cls: type) -> Rule:
     def present(value: object) -> list[str]:
         return [name for name in names if hasattr(value, name)]
 
+    def write(value: object, new: list[object]) -> None:
+        for name, child in zip(present(value), new, strict=True):
+            if getattr(value, name) is not child:
+                object.__setattr__(value, name, child)
+
+    frozen = cls.__dataclass_params__.frozen
     return Rule(
         lambda value: [getattr(value, name) for name in present(value)],
         lambda value: [f".{name}" for name in present(value)],
         lambda value, new: _close_dataclass(value, dict(zip(present(value), new, strict=True))),
         yields=True,
+        write=None if frozen else write,
     )
 
 
@@ -227,3 +244,27 @@ def _with_state_of(value: object, made: Any) -> Any:
     for name, item in (slots or {}).items():
         object.__setattr__(made, name, item)
     return made
+
+
+# Writing, too, calls no method of the class, and touches only what changes.
+
+
+def _write_items(base: type[Any], value: Any, new: list[object]) -> None:
+    for index, (old, child) in enumerate(zip(list(base.__iter__(value)), new, strict=True)):
+        if old is not child:
+            base.__setitem__(value, index, child)
+
+
+def _write_dict(base: type[Any], value: Any, new: list[object]) -> None:
+    attributes = getattr(value, "__dict__", {})
+    for (key, old), child in zip(list(base.items(value)), new, strict=True):
+        if old is not child:
+            repeated = key in attributes and attributes[key] is old
+            base.__setitem__(value, key, child)
+            if repeated:
+                attributes[key] = child
+
+
+def _write_user(value: Any, new: list[object]) -> None:
+    if value.data is not new[0]:
+        value.__dict__["data"] = new[0]

@@ -44,6 +44,17 @@ def map_tensors(fn: Callable[[Tensor], object], value: T) -> T:
     return tree.rebuild([fn(tensor) for tensor in tree.tensors])
 
 
+def put_back(containers: Sequence[object], stood_for: dict[int, object]) -> None:
+    """Undo `Tree.put` in containers, which may have been changed since.
+
+    Args:
+        containers: those that `Tree.changeable` gave.
+        stood_for: by the id of what was put there or made, what it stands for.
+    """
+    for container in containers:
+        _put_back(container, stood_for, set())
+
+
 class Tree:
     """A value taken apart into its tensors and the structure around them.
 
@@ -87,6 +98,27 @@ class Tree:
     def refill(self, new: Sequence[object], other: Callable[[object], object]) -> Any:
         """Like `rebuild`, with `other(value)` for each leaf that is no tensor."""
         return _fill(self._plan, self.value, self._checked(new), other)
+
+    def put(self, new: Sequence[object], made: list[tuple[object, object]]) -> Any:
+        """Like `rebuild`, but containers that can be changed get the new values themselves.
+
+        Args:
+            new: one value for each of `tensors`, in order.
+            made: gets those made for containers that cannot be changed, each with that container.
+        """
+
+        def write(rule: Rule, value: object, children: list[object]) -> object:
+            if rule.write is not None:
+                rule.write(value, children)
+                return value
+            made.append((_close(rule, value, children), value))
+            return made[-1][0]
+
+        return _fill(self._plan, self.value, self._checked(new), _keep, write)
+
+    def changeable(self) -> list[object]:
+        """The containers in the value that can be changed, each as the object that it is."""
+        return list(_changeable(self._plan, self.value))
 
     def __repr__(self) -> str:
         return f"Tree({describe(self.value)})"
@@ -155,16 +187,28 @@ def _plan(value: Any, found: list[Tensor], above: set[int]) -> _Plan:
     return _Node(rule, children, plans)
 
 
+def _changeable(plan: _Plan, value: object) -> Iterator[object]:
+    if isinstance(plan, _Node):
+        if plan.rule.write is not None:
+            yield value
+        for inner, child in zip(plan.plans, plan.children, strict=True):
+            yield from _changeable(inner, child)
+
+
 def _fill(
-    plan: _Plan, value: object, new: Iterator[object], other: Callable[[object], object]
+    plan: _Plan,
+    value: object,
+    new: Iterator[object],
+    other: Callable[[object], object],
+    close: Callable[[Rule, object, list[object]], object] | None = None,
 ) -> object:
     if not isinstance(plan, _Node):
         return next(new) if plan else other(value)
     pairs = zip(plan.plans, plan.children, strict=True)
-    children = [_fill(inner, child, new, other) for inner, child in pairs]
+    children = [_fill(inner, child, new, other, close) for inner, child in pairs]
     if all(map(is_, children, plan.children)):
         return value
-    return _close(plan.rule, value, children)
+    return (close or _close)(plan.rule, value, children)
 
 
 def _close(rule: Rule, value: object, children: list[object]) -> object:
@@ -176,6 +220,21 @@ def _close(rule: Rule, value: object, children: list[object]) -> object:
             f"leave the tensors in it as they are, or replace the {type(value).__name__} as a whole"
         )
         raise HookTypeError(msg) from error
+
+
+def _put_back(value: object, stood_for: dict[int, object], above: set[int]) -> object:
+    if id(value) in stood_for:
+        return stood_for[id(value)]
+    rule = rule_of(type(value))
+    if rule is TENSOR or rule is OPAQUE or id(value) in above:
+        return value
+    above.add(id(value))
+    children = list(rule.children(value))
+    old = [_put_back(child, stood_for, above) for child in children]
+    above.discard(id(value))
+    if rule.write is not None and not all(map(is_, old, children)):
+        rule.write(value, old)
+    return value
 
 
 def _keep(value: object) -> object:
