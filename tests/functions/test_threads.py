@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.autograd.function import _SingleLevelFunction
 
 from hookline import FunctionHook, HookNameError, get_function_hooks
 from hookline.core.records import TimeRow
 from hookline.functions import places
 from hookline.record.measures import Measures
 from hookline.record.run import Recorder
+from tests.functions.reached import is_patched
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -239,7 +239,7 @@ def test_r5_thread_that_ends_inside_a_scope():
 
     with pytest.warns(ResourceWarning, match=r"inside of `with` for left open; they are removed"):
         run()
-    assert "apply" not in vars(_SingleLevelFunction)
+    assert not is_patched()
 
 
 # Backward.
@@ -378,7 +378,7 @@ def test_r1_thread_that_outlives_the_hooks_on_all_threads():
         thread = threading.Thread(target=work)
         thread.start()
         begun.wait(30)
-    assert "apply" not in vars(_SingleLevelFunction)
+    assert not is_patched()
     gone.set()
     thread.join()
 

@@ -253,6 +253,7 @@ def test_a_recomputed_forward_is_left_out():
     assert len(weights["0"]) == 2
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of vmap, from torch 2.14 on
 def test_what_has_no_numbers_is_left_out():
     """Meta tensors and those inside a transform: the model runs, and nothing is captured."""
     model = nn.Sequential(Two())

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import hookline
+from hookline.core.thread import local
 from hookline.errors import HookValueError
 from hookline.hooks.memory import FunctionMemoryHook, ModuleMemoryHook
 
@@ -296,6 +297,18 @@ def test_parameter_and_gradient_bytes_are_those_of_now():
     del model, out
     gc.collect()
     assert [row.parameter_bytes for row in memory.rows()] == [None] * 3
+
+
+def test_a_thread_beside_the_program_reads_no_gradients(monkeypatch):
+    """Torch may crash where a backward writes them meanwhile; parameters are told all the same."""
+    model = nn.Linear(4, 4)
+    with ModuleMemoryHook() as memory:
+        model(torch.ones(2, 4)).sum().backward()
+    with monkeypatch.context() as patched:
+        patched.setattr(local.thread, "onlooker", True)
+        (row,) = memory.rows()
+    assert (row.parameter_bytes, row.gradient_bytes) == (80, None)
+    assert memory.rows()[0].gradient_bytes == 80
 
 
 # Packed tensors, checkpoints and other kinds of nodes.

@@ -140,6 +140,10 @@ class ZeroByZero(torch.autograd.Function):
         return gradient
 
 
+def zero_by_zero(x):
+    return ZeroByZero.apply(x)  # torch 2.14 shows no call of an `apply` bound before the scope
+
+
 class Around(nn.Module):
     """A layer with something after it."""
 
@@ -193,7 +197,7 @@ def test_a_log_of_zero(case, part, level):
 @BOTH
 def test_a_zero_by_zero_in_the_backward_only(case, part, level):
     """The forward is finite throughout; the producer is found in the backward."""
-    path = plant(case.model, part, ZeroByZero.apply)
+    path = plant(case.model, part, zero_by_zero)
     for parameter in case.model.parameters():
         parameter.requires_grad_()
     with watch(case.model, nonfinite := level()):

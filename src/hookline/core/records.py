@@ -328,7 +328,8 @@ class MemoryRow(Row):
     """The module's parameters now, modules inside included; `None` if it is gone, and for
     functions."""
     gradient_bytes: int | None = None
-    """The gradients that are at these parameters now; `None` as above."""
+    """The gradients that are at these parameters now; `None` as above, and until a recorded run
+    ends."""
     allocated_bytes: int | None = None
     """By how much what the device's allocator has given out grew in one call: the largest. `None`
     where no device that tells is in use."""

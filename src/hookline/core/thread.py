@@ -67,6 +67,7 @@ class Thread:
         "noted",
         "notes",
         "number",
+        "onlooker",
         "outside",
         "passes",
         "process",
@@ -98,6 +99,7 @@ class Thread:
         self.worker: bool | None = None
         self.forked = False
         self.hidden = False
+        self.onlooker = False  # works beside the program, which may write what it reads
         self.mode: Any = None
         self.outside: Any = None
         self.tracker: Any = None

@@ -96,5 +96,5 @@ def _is_torchs_own(cls: type) -> bool:
     return cls.__module__.startswith("torch.") and cls.__name__ != "CompiledFunction"
 
 
-custom_patch: Final = Patch(private.SingleLevelFunction, "apply", _stand_in)
+custom_patch: Final = Patch(private.apply_owner, "apply", _stand_in)
 """Makes calls of custom functions known."""

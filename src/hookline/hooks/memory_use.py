@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hookline.core.calls import Key
 from hookline.core.records import MemoryRow
+from hookline.core.thread import local
 from hookline.torch_base.storages import size_of, storages_of
 
 
@@ -77,7 +78,9 @@ class Usage:
         """What is known."""
         module = None if self.module is None else self.module()
         parameters = [] if module is None else list(module.parameters())
-        gradients = [each.grad for each in parameters if each.grad is not None]
+        # Torch crashes where `grad` is read while a backward in another thread writes it.
+        reading = module is not None and not local.thread.onlooker
+        gradients = [each.grad for each in parameters if each.grad is not None] if reading else []
         return MemoryRow(
             **what._asdict(),
             calls=self.calls,
@@ -92,7 +95,7 @@ class Usage:
             packed=self.in_pass.packed,
             packed_bytes=self.in_pass.packed_bytes,
             parameter_bytes=None if module is None else bytes_of(parameters),
-            gradient_bytes=None if module is None else bytes_of(gradients),
+            gradient_bytes=bytes_of(gradients) if reading else None,
             allocated_bytes=self.allocated,
             peak_bytes=self.peak,
         )

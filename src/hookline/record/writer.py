@@ -137,7 +137,7 @@ class Writer:
 
     def _run(self) -> None:
         # Its torch calls are ours, and nobody's business.
-        local.thread.busy = True
+        local.thread.busy = local.thread.onlooker = True
         pause = self._interval
         while not self._over.wait(pause):
             began = time.perf_counter()

@@ -94,11 +94,11 @@ pop_mode: Callable[[], Any] = _find("_C._pop_torch_function_stack")
 """The thread's stack of function modes. The public `with` needs last in, first out, but scopes may
 end in any order and other modes may lie above ours."""
 
-SingleLevelFunction: Any = _find("autograd.function._SingleLevelFunction")
+apply_owner: Any = _find("autograd.function._SingleLevelFunction")
 if not isinstance(vars(torch.autograd.Function)["apply"], classmethod):
-    SingleLevelFunction = torch.autograd.Function  # from torch 2.14 on it goes past the class below
-"""The class below `torch.autograd.Function` whose `apply` sees each call of a custom function, also
-through an `apply` that was bound earlier. Modes do not see custom functions."""
+    apply_owner = torch.autograd.Function  # from torch 2.14 on, its `apply` is C, which calls none
+"""The class whose `apply` sees each call of a custom function, as modes do not: below
+`torch.autograd.Function`, also those through an `apply` that was bound earlier."""
 
 torch_function_off: Callable[[], Any] = _find("_C.DisableTorchFunction")
 """Our own tensor operations inside a backward are no functions of the program's."""
