@@ -627,3 +627,25 @@ def test_not_callable():
     """What can't be called is refused at once, saying what was given."""
     with pytest.raises(HookTypeError, match="takes a callable, not str: 'relu'"):
         FunctionNode("relu")
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_hooks_on_a_node_run_where_the_compiler_calls_it():
+    """They are called by Python, between two graphs; without hooks the node is part of a graph."""
+
+    class Zero(FunctionHook):
+        def forward_postprocess(self, function, in_data):
+            function.replace(function.outputs[0] * 0)
+
+    node, x = FunctionNode(torch.tanh), torch.ones(3)
+    node.add_hook(Zero())
+    compiled = torch.compile(lambda x: node(x + 1), backend="eager")
+    assert torch.equal(compiled(x), torch.zeros(3))
+    node.delete_hook("Zero")
+    assert torch.equal(compiled(x), torch.tanh(x + 1))
+    whole = torch.compile(lambda x: node(x - 1), backend="eager", fullgraph=True)
+    assert torch.equal(whole(x), torch.tanh(x - 1))
+    node.add_hook(Zero())
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="FunctionNode"):
+        torch.compile(lambda x: node(x * 2), backend="eager", fullgraph=True)(x)
+    node.delete_hook("Zero")

@@ -750,3 +750,86 @@ def test_what_cannot_be_read_is_left_alone(hook_class):
         with torch.inference_mode():
             model(x)
     assert [(row.mode, row.calls) for row in stats.rows()] == [("no_grad", 1)]
+
+
+def test_a_closure_makes_the_gradients_of_its_own_step():
+    """They are read when the step is over; the first step counts too."""
+    net, norms = nn.Linear(1, 1, bias=False), iter((1.0, 10.0, 100.0))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (net(torch.ones(1, 1)) * next(norms)).sum()
+        loss.backward()
+        return loss
+
+    with ModuleStatsHook(every=1) as stats:
+        optimizer.step(closure)
+        before = net.weight.item()
+        optimizer.step(closure=closure)
+        change = abs(net.weight.item() - before)
+        optimizer.step(closure)
+    (row,) = stats.parameter_rows()
+    assert (row.name, row.steps) == ("weight", 3)
+    assert (row.grad_norm, row.grad_norm_max, row.grad_norm_last) == (37.0, 100.0, 100.0)
+    assert change == 5.0
+    assert row.update_ratio_max >= change / abs(before)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("hook_class", [ModuleStatsHook, FunctionStatsHook])
+def test_gradients_inside_of_a_checkpoint_are_measured_once(hook_class, reentrant):
+    """In the reentrant kind it is the repeat that has a backward."""
+    inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.checkpoints = inner, True
+
+        def forward(self, x):
+            run = checkpoint if self.checkpoints else lambda part, x, **_: part(x)
+            return run(self.inner, x, use_reentrant=reentrant).sum()
+
+    def measured(checkpoints):
+        net.checkpoints = checkpoints
+        with (
+            hookline.watch(net, hook_class(every=1)) as _,
+            hook_class(every=1).renamed("b") as hook,
+        ):
+            net(torch.ones(3, 4, requires_grad=True)).backward()
+        rows = hook.rows()
+        return sorted((r.path or "", r.name, r.direction, r.calls, r.norm) for r in rows)
+
+    net = Net()
+    assert measured(checkpoints=True) == measured(checkpoints=False)
+
+
+@pytest.mark.parametrize("hook_class", [ModuleStatsHook, FunctionStatsHook])
+def test_a_batched_gradient_has_no_numbers_to_look_at(hook_class):
+    """`is_grads_batched` goes as without the hook."""
+    net, x = nn.Linear(3, 2), torch.ones(4, 3, requires_grad=True)
+
+    def gradients():
+        many = torch.eye(8).view(8, 4, 2)
+        return torch.autograd.grad(net(x), x, many, is_grads_batched=True)[0]
+
+    plain = gradients()
+    with hook_class(every=1) as stats, hookline.capture(net, "", what="grad") as acts:
+        assert torch.equal(gradients(), plain)
+    assert {row.direction for row in stats.rows()} == {"forward"}
+    assert repr(acts[""].grad) == "<batched gradient, not captured>"
+
+
+def test_a_tensor_of_nan_tells_listeners_of_no_numbers():
+    """Its norm is not known, which is not 0; and it has no part in the mean."""
+    looked = []
+    with ModuleStatsHook(every=1) as stats:
+        stats.listen(lambda what, number, found: looked.append(found))
+        identity = nn.Identity()
+        identity(torch.full((3,), math.nan))
+        identity(torch.full((4,), 2.0))
+        (row,) = stats.rows()
+    assert [math.isnan(value) for value in looked[0]] == [True, True, True, False]
+    assert looked[0].nonfinite == 3
+    assert (row.calls, row.norm, row.nan) == (2, 4.0, 3)

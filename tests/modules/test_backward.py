@@ -824,3 +824,13 @@ def test_r5_nothing_is_left_on_the_nodes(run, alive):
     assert loss.grad_fn is not None
     assert x._backward_hooks is None
     assert all(p._backward_hooks is None for p in model.parameters())
+
+
+def test_p5_a_hook_may_make_the_output_need_a_gradient():
+    """As in fine-tuning, where the embedding is frozen and what comes after it is not."""
+    frozen, seen = nn.Embedding(4, 3).requires_grad_(False), []
+    hookline.register_forward_hook(frozen, lambda module, args, out: out.requires_grad_())
+    hookline.register_full_backward_hook(frozen, lambda module, given, made: seen.append(made))
+    (frozen(torch.tensor([1, 2])) * 2).sum().backward()
+    assert [grad.tolist() for (grad,) in seen] == [[[2.0] * 3] * 2]
+    hookline.clear_hooks(frozen)
