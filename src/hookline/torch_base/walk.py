@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from hookline.torch_base.marks import Mark
 from hookline.torch_base.private import MARKS, NO_SEQUENCE, node_metadata, node_number
 
-if TYPE_CHECKING:
-    from hookline.torch_base.marks import Mark
-
-
-Visit: TypeAlias = "tuple[int, Node, Sequence[Mark], int | None]"
+Visit: TypeAlias = tuple[int, Node, Sequence[Mark], int | None]
 """A node that will run: its sequence number, the node, what calls left on it, and the number of
 the thread that made it, as far as marks tell. A thread's nodes run in descending order."""
 
