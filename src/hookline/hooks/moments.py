@@ -67,6 +67,11 @@ class Moments:
         return sqrt(self.squares / self.count) if self.count else 0.0
 
     @property
+    def abs_max(self) -> float:
+        """The largest magnitude."""
+        return max(abs(self.minimum), abs(self.maximum))
+
+    @property
     def sum_of_squares(self) -> float:
         """The sum of the squares of the numbers themselves."""
         return self.squares + self.count * self.mean * self.mean

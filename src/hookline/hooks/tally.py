@@ -139,9 +139,8 @@ class Tally:
         entry.scale = measured.scale
         if self.listener is not None:
             bad = call.nan + call.infinite
-            abs_max = max(abs(call.minimum), abs(call.maximum))
             if call.count:
-                found = Looked(norm, abs_max, call.zeros / call.count, bad)
+                found = Looked(norm, call.abs_max, call.zeros / call.count, bad)
             else:
                 found = Looked(nan, nan, nan, bad)
             self.listener(measured.what, measured.number, found)
@@ -153,7 +152,7 @@ class Tally:
             found.std,
             found.minimum,
             found.maximum,
-            max(abs(found.minimum), abs(found.maximum)),
+            found.abs_max,
             entry.norms / max(entry.normed, 1),
             found.zeros / max(found.count, 1),
         )
