@@ -91,6 +91,10 @@ if TYPE_CHECKING:
     from hookline.watch import Watch as Watch
     from hookline.watch import watch as watch
 else:
+    from importlib import import_module
+
+    from hookline._late import late
+
     _HOMES = {
         "core.calls": ("Inputs",),
         "core.handle": ("HookHandle",),
@@ -169,14 +173,7 @@ else:
     def __dir__() -> list[str]:
         return __all__
 
-    def __getattr__(name: str) -> object:
-        from importlib import import_module
+    _load = late(__name__, _HOME_OF)
 
-        if name in _MODULES:
-            return import_module(f"hookline.{name}")
-        if name not in _HOME_OF:
-            msg = f"module 'hookline' has no attribute {name!r}"
-            raise AttributeError(msg, name=name, obj=sys.modules[__name__])
-        found = getattr(import_module(f"hookline.{_HOME_OF[name]}"), name)
-        globals()[name] = found
-        return found
+    def __getattr__(name: str) -> object:
+        return import_module(f"hookline.{name}") if name in _MODULES else _load(name)
