@@ -14,7 +14,8 @@ from hookline.core.notes import add_detail
 from hookline.core.phases import Phase
 from hookline.core.records import Silent
 from hookline.core.registry import HookRegistry, discard_all
-from hookline.core.scope import HookObject, Renamed, entries_of, no_hook, put_object
+from hookline.core.scope import Renamed, entries_of, no_hook, put_object
+from hookline.core.thread import module_switch
 from hookline.errors import HookNameError, HookTypeError, HookValueError, SelectionError
 from hookline.functions.chosen import Chosen, register_chosen
 from hookline.functions.hook import FunctionHook
@@ -22,12 +23,13 @@ from hookline.modules.hook import ModuleHook
 from hookline.modules.places import registry_of
 from hookline.modules.targets import which_are_seen
 from hookline.modules.unreached import ModuleAim
-from hookline.torch_base.paths import roots
+from hookline.torch_base.paths import Root, roots
 from hookline.torch_base.select import Where, check_model, patterns_of, selection_in
 from hookline.torch_base.selection import Choice, Selection, listed
 from hookline.watched import Watched
 
-_Named: TypeAlias = list[tuple[Any, str]]
+Named: TypeAlias = Sequence[tuple[Any, str]]
+"""Hooks, each with the name to register it under."""
 _FORWARD: Final = frozenset({Phase.FORWARD_PRE, Phase.FORWARD})
 
 
@@ -79,34 +81,37 @@ def watch(
         linear1 (3, 1, 16)
         linear2 (3, 1, 8)
     """
-    return Watch(model, hooks, where, prepend=prepend)
+    named, patterns = _named(hooks), patterns_of(where)
+    with module_switch.held():
+        root = roots.declare(check_model(model))
+        selection = selection_in(model, root.seats, patterns)
+        return Watch(root, selection, named, aimed=where is not None, prepend=prepend)
 
 
 class Watch:
     """Hooks on the selected modules of a model, until it is closed; `watch` gives it.
 
     It keeps neither the model nor its modules alive.
+
+    Args:
+        root: the model as a root, walked while its switch is held.
+        selection: what is watched in it.
+        hooks: the hooks, each with the name to register it under.
+        aimed: whether it was chosen, so that hooks which can not be reached are told.
+        prepend: run them before the hooks that are registered there.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        hooks: Iterable[HookObject | Renamed[Any]],
-        where: Where = None,
-        *,
-        prepend: bool = False,
+        self, root: Root, selection: Selection, hooks: Named, *, aimed: bool, prepend: bool = False
     ) -> None:
         self._placed: list[tuple[HookRegistry, Entry]] = []
-        self._aimed: Final = where is not None
-        named = _named(hooks)
-        modules = [(hook, name) for hook, name in named if isinstance(hook, ModuleHook)]
-        functions = [(hook, name) for hook, name in named if isinstance(hook, FunctionHook)]
-        patterns = patterns_of(where)
-        root = roots.declare(check_model(model))
-        choices = selection_in(model, root.seats, patterns).choices
+        self._aimed: Final = aimed
+        choices = selection.choices
+        modules = [(hook, name) for hook, name in hooks if isinstance(hook, ModuleHook)]
+        functions = [(hook, name) for hook, name in hooks if isinstance(hook, FunctionHook)]
         seen = which_are_seen(choices)
         _check_levels(modules, functions, choices)
-        self._watched = Watched(root, model, choices, [name for _, name in modules])
+        self._watched = Watched(root, selection.model, choices, [name for _, name in modules])
         try:
             if modules:
                 self._put_on_modules(modules, choices, seen, prepend=prepend)
@@ -116,7 +121,7 @@ class Watch:
             raise
 
     def _put_on_modules(
-        self, hooks: _Named, choices: Sequence[Choice], seen: Iterable[bool], *, prepend: bool
+        self, hooks: Named, choices: Sequence[Choice], seen: Iterable[bool], *, prepend: bool
     ) -> None:
         makers = [(entries_of(hook, ModuleHook, name), name) for hook, name in hooks]
         if prepend:
@@ -142,7 +147,7 @@ class Watch:
                 put_object(registry, entry, module, prepend=prepend)
                 seat.entries.append(entry)
 
-    def _put_on_functions(self, hooks: _Named, choices: Sequence[Choice], *, prepend: bool) -> None:
+    def _put_on_functions(self, hooks: Named, choices: Sequence[Choice], *, prepend: bool) -> None:
         for hook, name in reversed(hooks) if prepend else hooks:
             chosen = Chosen(choices)
             handle = register_chosen(hook, name, chosen, prepend=prepend)
@@ -230,9 +235,9 @@ class Watch:
         return f"<Watch of {self._watched.root.name}, {state}: {names} at {places} places>"
 
 
-def _named(hooks: Iterable[object]) -> _Named:
+def _named(hooks: Iterable[object]) -> Named:
     """The hooks, each with the name to register it under."""
-    named: _Named = []
+    named: list[tuple[Any, str]] = []
     for given in hooks:
         hook, name = given, getattr(given, "name", "")
         if isinstance(given, Renamed):
@@ -248,7 +253,7 @@ def _named(hooks: Iterable[object]) -> _Named:
     return named
 
 
-def _check_levels(modules: _Named, functions: _Named, choices: Sequence[Choice]) -> None:
+def _check_levels(modules: Named, functions: Named, choices: Sequence[Choice]) -> None:
     """Refuse hooks that nothing selected is for, and addresses that no hook is for.
 
     Raises:

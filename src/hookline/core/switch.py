@@ -84,9 +84,31 @@ class Switch:
                     self._off()
                 self._holders.discard(id(owner))
 
+    def held(self) -> Held:
+        """Need it inside of a `with`: what is set up there finds it on, and turns it on once."""
+        return Held(self)
+
     def reset(self) -> None:
         """Forget all holders, as a forked child must."""
         with lock:
             if self._holders:
                 self._holders.clear()
                 self._off()
+
+
+class Held:
+    """Holds a switch inside of a `with`; wherever Ctrl-C comes, no longer than it lives."""
+
+    __slots__ = ("_switch",)
+
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
+
+    def __enter__(self) -> None:
+        self._switch.hold(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._switch.release(self)
+
+    def __del__(self) -> None:
+        self._switch.release(self)

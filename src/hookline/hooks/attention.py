@@ -12,15 +12,17 @@ from torch import Tensor, nn
 
 from hookline.core.patterns import FunctionPattern
 from hookline.core.records import Silent
+from hookline.core.thread import module_switch
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capture import Capture
 from hookline.hooks.capturing import Capturing
 from hookline.hooks.place_in import PlaceIn
 from hookline.hooks.store import Calls, Overflow
+from hookline.torch_base.paths import roots
 from hookline.torch_base.readable import readable
-from hookline.torch_base.select import Pattern, select
+from hookline.torch_base.select import Pattern, check_model, selection_in
 from hookline.torch_base.selection import Choice, Selection, distinct
-from hookline.watch import watch
+from hookline.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,10 +163,13 @@ def attention(
                  [0.5000, 0.5000]]])
     """
     hook = AttentionHook(**options)
-    chosen = distinct(_address(choice) for choice in select(model, *patterns).choices)
     name = f"attention {next(_numbers)}"  # of its own, so that several may be open at once
-    hook.into(hook.store, None, PlaceIn(model))
-    watching = watch(model, hook.renamed(name), where=Selection(model, chosen))
+    with module_switch.held():
+        root = roots.declare(check_model(model))
+        selected = selection_in(model, root.seats, patterns).choices
+        chosen = distinct(_address(choice) for choice in selected)
+        hook.into(hook.store, None, PlaceIn(root))
+        watching = Watch(root, Selection(model, chosen), [(hook, name)], aimed=True)
     paths = tuple(choice.path.rpartition(":")[0] for choice in chosen)
     capture = AttentionCapture(hook.store, [watching], paths, None)
     capture.everything = not patterns

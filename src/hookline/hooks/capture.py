@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hookline.core.calls import Key
 from hookline.core.records import Silent
+from hookline.core.thread import module_switch
 from hookline.errors import HookValueError
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward
@@ -17,9 +18,10 @@ from hookline.hooks.place_in import PlaceIn
 from hookline.hooks.store import Captures, Place, Store, near_or_all
 from hookline.modules.hook import ModuleHook
 from hookline.modules.targets import can_be_called
-from hookline.torch_base.select import Pattern, select
+from hookline.torch_base.paths import Root, roots
+from hookline.torch_base.select import Pattern, check_model, selection_in
 from hookline.torch_base.selection import Choice, Selection, listed
-from hookline.watch import Watch, watch
+from hookline.watch import Watch
 
 if TYPE_CHECKING:
     from hookline.functions.call import FunctionCall
@@ -272,7 +274,14 @@ def capture(
     if stop:
         _check_stop(options)
     options.setdefault("what", "output" if stop else ("output", "grad"))
-    selection = select(model, *patterns)
+    with module_switch.held():
+        root = roots.declare(check_model(model))
+        selection = selection_in(model, root.seats, patterns)
+        return _capturing(root, selection, options, stop=stop)
+
+
+def _capturing(root: Root, selection: Selection, options: CaptureOptions, *, stop: bool) -> Capture:
+    """Put a capture on what was selected: a hook for modules, one for functions."""
     modules = [choice for choice in selection.choices if choice.function is None]
     functions = [choice for choice in selection.choices if choice.function is not None]
     hooks: list[tuple[ModuleCaptureHook | FunctionCaptureHook, list[Choice]]] = []
@@ -282,13 +291,14 @@ def capture(
         hooks.append((FunctionCaptureHook(**options), functions))
     store = hooks[0][0].store
     goal = _goal(modules, functions) if stop else None
-    within = PlaceIn(model)
+    within = PlaceIn(root)
     name = f"capture {next(_numbers)}"  # of its own, so that several may be open at once
     watches: list[Watch] = []
     try:
         for hook, choices in hooks:
             hook.into(store, goal, within)
-            watches.append(watch(model, hook.renamed(name), where=Selection(model, choices)))
+            part = Selection(selection.model, choices)
+            watches.append(Watch(root, part, [(hook, name)], aimed=True))
     except BaseException:
         for watching in watches:
             watching.close()

@@ -13,16 +13,17 @@ from torch import nn
 from hookline.core.calls import Key
 from hookline.core.patterns import FunctionPattern
 from hookline.core.records import Silent
+from hookline.core.thread import module_switch
 from hookline.errors import HookTypeError, HookValueError
 from hookline.hooks.changes import EditLike, edits_of
 from hookline.hooks.editing import Edit
 from hookline.hooks.patch_hooks import FunctionPatchHook, ModulePatchHook
 from hookline.hooks.patching import Placed
-from hookline.torch_base.paths import paths_in
-from hookline.torch_base.select import Pattern, check_model, selection_in
+from hookline.torch_base.paths import roots
+from hookline.torch_base.select import Pattern, Seats, check_model, selection_in
 from hookline.torch_base.selection import Choice, Selection, distinct
 from hookline.torch_base.wrappers import class_names
-from hookline.watch import Watch, watch
+from hookline.watch import Watch
 
 if TYPE_CHECKING:
     from hookline.functions.call import FunctionCall
@@ -165,13 +166,14 @@ def patch(
           '0': <Edit replace(3.0)>
           '1': <Edit scale(2.0)>>
     """
-    plan = _Plan(check_model(model), edits)
     name = f"patch {next(_numbers)}"  # of its own, so that several may be open at once
-    with ExitStack() as opened:
+    with module_switch.held(), ExitStack() as opened:
+        root = roots.declare(check_model(model))
+        plan = _Plan(model, root.seats, edits)
         watches: list[Watch] = []
         for hook, choices in plan.hooks(first=first):
-            where = Selection(model, distinct(choices))
-            watching = watch(model, hook.renamed(name), where=where, prepend=prepend)
+            part = Selection(model, distinct(choices))
+            watching = Watch(root, part, [(hook, name)], aimed=True, prepend=prepend)
             watches.append(opened.enter_context(watching))
         opened.pop_all()
     return Patch(plan.placed, watches)
@@ -180,7 +182,7 @@ def patch(
 class _Plan:
     """Which edits are for which modules and functions."""
 
-    def __init__(self, model: nn.Module, edits: Mapping[Any, object]) -> None:
+    def __init__(self, model: nn.Module, seats: Seats, edits: Mapping[Any, object]) -> None:
         if not isinstance(edits, Mapping) or not edits:
             msg = f"patch takes a dict {{pattern: edit}} with an edit or more in it, not {edits!r}"
             raise HookTypeError(msg)
@@ -188,7 +190,6 @@ class _Plan:
         self._modules: dict[Key[nn.Module], list[Placed]] = {}
         self._functions: list[tuple[Key[nn.Module], FunctionPattern, list[Placed]]] = []
         self._choices: list[Choice] = []
-        seats = paths_in(model)
         for pattern, given in edits.items():
             several = edits_of(given)
             for choice in selection_in(model, seats, [pattern]).choices:

@@ -32,6 +32,7 @@ class Root:
     """A root module: its name, and the paths of the modules in it.
 
     Attributes:
+        key: a weak reference to the module.
         name: the class name; `Linear#2` for a second root of that class.
         seats: each contained module's paths as in `named_modules()`; `""` is the root itself and
             the wrappers around it.
@@ -41,8 +42,8 @@ class Root:
 
     __slots__ = (
         "__weakref__",
-        "_module",
         "_wrappers",
+        "key",
         "name",
         "numbers",
         "seats",
@@ -50,7 +51,7 @@ class Root:
     )
 
     def __init__(self, module: nn.Module, name: str) -> None:
-        self._module: Key[nn.Module] = ref(module)
+        self.key: Final[Key[nn.Module]] = ref(module)
         self._wrappers: set[Key[nn.Module]] = set()
         self.name = name
         self.numbers = count()
@@ -60,7 +61,7 @@ class Root:
     @property
     def module(self) -> nn.Module | None:
         """The root module, or None once it is gone."""
-        return self._module()
+        return self.key()
 
     def holds(self, key: Key[nn.Module], version: int) -> bool:
         """Whether a module is known to be in the root, by a walk that is not stale."""
