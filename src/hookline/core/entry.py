@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
-from hookline.core.phases import Phase
+from hookline.core.phases import BACKWARD_PRE, FORWARD, FORWARD_PRE, Phase
 
 Callback: TypeAlias = Callable[..., object]
 
 _BACKWARD: Final = frozenset({Phase.BACKWARD_PRE, Phase.BACKWARD})
-_PHASES: Final = tuple(Phase)
 
 
 class Entry:
@@ -208,31 +207,40 @@ class Lineup:
 
     def _prepare(self) -> None:
         """Sort the entries, in one pass over them: `watch` makes a lineup for each module."""
-        at: dict[Phase, list[tuple[Entry, Callback]]] = {phase: [] for phase in _PHASES}
-        gradients: list[Entry] = []
-        paired: list[Entry] = []
+        self.forward_pre = self.forward = self.backward_pre = self.backward = self.always = ()
+        self.gradients = self.modes = self.paired = self.paired_backward = ()
         self.watches_backward = self.needs_grad_input = self.joint = self.retains = False
-        modes: list[Any] = []
         for entry in self.entries:
             for phase, callback in entry.callbacks.items():
-                at[phase].append((entry, callback))
+                pairs = ((entry, callback),)
+                if phase is FORWARD:
+                    self.forward += pairs
+                    if entry.always:
+                        self.always += pairs
+                elif phase is FORWARD_PRE:
+                    self.forward_pre += pairs
+                elif phase is BACKWARD_PRE:
+                    self.backward_pre += pairs
+                else:
+                    self.backward += pairs
             if entry.gradient is not None:
-                gradients.append(entry)
+                self.gradients += (entry,)
             if entry.paired:
-                paired.append(entry)
+                self._add_paired(entry)
             if entry.mode is not None:
-                modes.append(entry.mode)
-            self.watches_backward = self.watches_backward or entry.watches_backward
-            self.needs_grad_input = self.needs_grad_input or entry.needs_grad_input
-            self.joint = self.joint or entry.joint
-            self.retains = self.retains or entry.retains
-        self.forward_pre, self.forward, self.backward_pre, self.backward = map(tuple, at.values())
-        self.gradients, self.modes = tuple(gradients), tuple(modes)
-        self.paired = tuple([e for e in paired if not e.backward_only])
-        self.paired_backward = tuple([e for e in paired if e.watches_backward])
-        self.always = tuple([pair for pair in self.forward if pair[0].always])
-        self.surrounds = self.needs_grad_input or bool(modes)
+                self.modes += (entry.mode,)
+            self.watches_backward |= entry.watches_backward
+            self.needs_grad_input |= entry.needs_grad_input
+            self.joint |= entry.joint
+            self.retains |= entry.retains
+        self.surrounds = self.needs_grad_input or bool(self.modes)
         self._merged = None
+
+    def _add_paired(self, entry: Entry) -> None:
+        if entry.watches_backward:
+            self.paired_backward += (entry,)
+        if not entry.backward_only:
+            self.paired += (entry,)
 
     def followed_by(self, own: Lineup) -> Lineup:
         """This lineup with another behind it.

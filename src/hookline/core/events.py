@@ -42,9 +42,8 @@ def fire(
         for entry, callback in pairs:
             if entry.alive:
                 entry.fired = True
-                paired = entry.paired
-                thread.busy = entry if paired else False
-                if paired and demand.modes:
+                thread.busy = entry if entry.paired else False
+                if demand.modes and entry.paired:
                     demand.apart(callback, *([call] if arguments is None else arguments))
                 elif arguments is None:
                     callback(call)

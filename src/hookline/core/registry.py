@@ -108,7 +108,7 @@ class HookRegistry(StaysHere):
             entries = self.lineup.entries
             was_here = entry in entries
             if was_here:
-                left = tuple(e for e in entries if e is not entry)
+                left = tuple([e for e in entries if e is not entry]) if len(entries) > 1 else ()
                 self.lineup = Lineup(left) if left else EMPTY
             if self.lineup is EMPTY:
                 self.switch.release(self)

@@ -44,6 +44,10 @@ class _Frame:
 
     __slots__ = ("around", "call", "inside", "label", "place", "start", "stop", "what")
 
+    stop: Any
+    place: tuple[int, int, int, int] | None
+    """Its call's index, pass, step and clock, for a listener."""
+
     def __init__(
         self, call: Any, label: str, what: Measured, start: Any, around: _Frame | None
     ) -> None:
@@ -51,10 +55,8 @@ class _Frame:
         self.label = label
         self.what = what
         self.start = start
-        self.stop: Any = None
         self.inside = 0
         self.around = around
-        self.place: tuple[int, int, int, int] | None = None
 
 
 class TimeMeter:
@@ -112,9 +114,7 @@ class TimeMeter:
             frame = found
         frame.call = None
         frame.stop = call.now if self._new_event is None else self._record()
-        if self.listener is not None:
-            running = call.running
-            frame.place = call.index, running.number, running.step, clock.number
+        frame.place = None if self.listener is None else _place_of(call, clock)
         if not stack:
             del self._stacks[clock]
         with self._lock:
@@ -194,6 +194,11 @@ class TimeMeter:
             self.series.clear()
             self.history.clear()
             self.outermost = 0
+
+
+def _place_of(call: Any, clock: Clock) -> tuple[int, int, int, int]:
+    running = call.running
+    return call.index, running.number, running.step, clock.number
 
 
 def _taken(stack: list[_Frame], call: Any) -> _Frame | None:

@@ -14,11 +14,11 @@ from typing import Any, Final
 from weakref import ref
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hookline.core.calls import Key
 from hookline.core.demand import demand
-from hookline.core.entry import EMPTY, Entry, Lineup
+from hookline.core.entry import EMPTY, Lineup
 from hookline.core.events import ends, fail, fire, with_displaced
 from hookline.core.notes import control_flow
 from hookline.core.phases import FORWARD, FORWARD_PRE
@@ -32,7 +32,7 @@ from hookline.modules.places import (
     lineup_of,
     table,
 )
-from hookline.modules.record import clear, give_back, isolate_inputs, isolate_output, mark_outputs
+from hookline.modules.record import clear, give_back, isolate_inputs, record_output
 from hookline.modules.traced import runs_above, traced_call
 from hookline.modules.unreached import telling
 from hookline.torch_base.modes import dispatch_modes
@@ -115,9 +115,6 @@ def _above(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[.
         return ours(module, *args, **kwargs)
 
     return __call__
-
-
-Pairs = tuple[tuple[Entry, Any], ...]
 
 
 def _watched(  # noqa: C901, PLR0912 - one frame, with what has been looked up already
@@ -232,7 +229,8 @@ def _forward(
             pairs = ends(lineup.forward, begun)
             marks, joint = marks or lineup.watches_backward, joint or lineup.joint
         if marks and torch.is_grad_enabled():
-            _fire_recorded(pairs, call, thread, joint=joint)
+            call.shape = len(call.args), tuple(call.kwargs)
+            record_output(pairs, call, thread, joint=joint)
         elif pairs:
             fire(pairs, call, None, FORWARD, thread)
         call.stop = sequence_number()
@@ -241,22 +239,6 @@ def _forward(
         raise
     else:
         return call.out
-
-
-def _fire_recorded(pairs: Pairs, call: ModuleCall, thread: Thread, *, joint: bool) -> None:
-    """Fire the ends and leave marks for the backward; hooks see the object that is returned."""
-    call.shape = len(call.args), tuple(call.kwargs)
-    call.out, passed = isolate_output(call, call.out, joint=joint)
-    if pairs:
-        isolated, needed = call.out, _needs_gradient(call.out)
-        fire(pairs, call, None, FORWARD, thread)
-        if call.out is not isolated or _needs_gradient(call.out) != needed:
-            call.out, passed = isolate_output(call, call.out, joint=joint)
-    mark_outputs(call, call.out, passed)
-
-
-def _needs_gradient(out: object) -> bool:
-    return isinstance(out, Tensor) and out.requires_grad
 
 
 def _run_inside(

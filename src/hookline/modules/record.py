@@ -28,7 +28,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from hookline.core.thread import local
+from hookline.core.entry import Pairs
+from hookline.core.events import fire
+from hookline.core.phases import FORWARD
+from hookline.core.thread import Thread, local
 from hookline.torch_base.marks import (
     INPUT,
     INPUT_PASSED,
@@ -45,8 +48,6 @@ from hookline.torch_base.readable import has_views, version_of
 from hookline.torch_base.tree import Tree, map_tensors, put_back, tensors
 
 if TYPE_CHECKING:
-    from torch.autograd.graph import Node
-
     from hookline.modules.call import ModuleCall
 
 
@@ -130,7 +131,48 @@ def give_back(out: Any, isolated: Isolated) -> Any:
     return map_tensors(lambda tensor: changed.get(id(tensor), tensor), out)
 
 
-def isolate_output(call: ModuleCall, out: Any, *, joint: bool) -> tuple[Any, list[Tensor] | None]:
+def record_output(pairs: Pairs, call: ModuleCall, thread: Thread, *, joint: bool) -> None:
+    """Fire the ends and leave marks for the backward; hooks see the object that is returned.
+
+    Args:
+        pairs: the hooks of the end.
+        call: the call, with its output.
+        thread: the thread's state.
+        joint: whether the gradients of several outputs are to be changed together.
+    """
+    out = call.out
+    if not isinstance(out, Tensor):
+        _record_structure(pairs, call, thread, joint=joint)
+        return
+    # What most calls return: its node is looked up once, and again where a hook changed something.
+    node, needed = out.grad_fn, out.requires_grad
+    if needed and (node is None or node_number(node) < call.start):
+        node = None
+        if has_views(out):
+            out = call.out = _alias(out)
+            node = out.grad_fn
+    if pairs:
+        fire(pairs, call, None, FORWARD, thread)
+        if call.out is not out or out.requires_grad is not needed or out.grad_fn is not node:
+            record_output((), call, thread, joint=joint)
+            return
+    call.outputs_outline = _ONE_TENSOR
+    if node is not None:
+        mark(node, out, call, OUTPUT, 0)
+
+
+def _record_structure(pairs: Pairs, call: ModuleCall, thread: Thread, *, joint: bool) -> None:
+    call.out, passed = _isolate(call, call.out, joint=joint)
+    if pairs:
+        isolated = call.out
+        fire(pairs, call, None, FORWARD, thread)
+        if call.out is not isolated:
+            record_output((), call, thread, joint=joint)
+            return
+    _mark_structure(call, call.out, passed)
+
+
+def _isolate(call: ModuleCall, out: Any, *, joint: bool) -> tuple[Any, list[Tensor] | None]:
     """Alias outputs whose gradients would not be the call's alone.
 
     Args:
@@ -141,10 +183,6 @@ def isolate_output(call: ModuleCall, out: Any, *, joint: bool) -> tuple[Any, lis
     Returns:
         The output, and, where gradients are handed on at a second view, those by place.
     """
-    if isinstance(out, Tensor):
-        own = _own_node(out, call) is not None
-        alias = not own and out.requires_grad and has_views(out)
-        return (_alias(out) if alias else out), None
     tree = Tree.of(out)
     watched = [t for t in tree.tensors if t.requires_grad]
     foreign = {id(t) for t in watched if _is_foreign(t, call)}
@@ -162,20 +200,14 @@ def isolate_output(call: ModuleCall, out: Any, *, joint: bool) -> tuple[Any, lis
     return tree.rebuild([_alias(t) if t.requires_grad else t for t in near]), near
 
 
-def mark_outputs(call: ModuleCall, out: Any, passed: list[Tensor] | None) -> None:
+def _mark_structure(call: ModuleCall, out: Any, passed: list[Tensor] | None) -> None:
     """Mark the nodes that make the outputs, so that the call's backward is seen.
 
     Args:
         call: the call.
         out: its output, isolated.
-        passed: what `isolate_output` gave beside it.
+        passed: what `_isolate` gave beside it.
     """
-    if isinstance(out, Tensor):
-        call.outputs_outline = _ONE_TENSOR
-        node = _own_node(out, call)
-        if node is not None:
-            mark(node, out, call, OUTPUT, 0)
-        return
     tree = Tree.of(out)
     call.outputs_outline = Outline.of(tree)
     seen: set[tuple[int, int]] = set()
@@ -216,13 +248,9 @@ def _given_in_containers(call: ModuleCall) -> set[int]:
 
 
 def _is_foreign(tensor: Tensor, call: ModuleCall) -> bool:
-    return _own_node(tensor, call) is None
-
-
-def _own_node(tensor: Tensor, call: ModuleCall) -> Node | None:
-    """The node that makes a tensor, if it is one of the call's."""
+    """Whether the node that makes a tensor, if any, is none of the call's."""
     node = tensor.grad_fn
-    return None if node is None or node_number(node) < call.start else node
+    return node is None or node_number(node) < call.start
 
 
 def _alias(tensor: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter, methodcaller
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -333,11 +334,8 @@ def saved_by(node: Any) -> list[tuple[Any, bool]]:
 _saved_names: Final[WeakKeyDictionary[type, tuple[str, ...]]] = WeakKeyDictionary()
 
 
-def node_metadata(node: Any) -> dict[str, Any]:
-    """What anybody noted on an autograd node; it lives as long as the node."""
-    return node.metadata
+node_metadata: Final[Callable[[Any], dict[str, Any]]] = attrgetter("metadata")
+"""What anybody noted on an autograd node; it lives as long as the node."""
 
-
-def node_number(node: Any) -> int:
-    """The sequence number of an autograd node."""
-    return node._sequence_nr()  # noqa: SLF001
+node_number: Final[Callable[[Any], int]] = methodcaller("_sequence_nr")
+"""The sequence number of an autograd node."""

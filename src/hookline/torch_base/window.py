@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hookline.core.calls import Call
 from hookline.core.demand import demand
-from hookline.core.entry import EMPTY, Entry, Lineup
+from hookline.core.entry import Entry, Lineup
 from hookline.core.events import (
     abort,
     before,
@@ -82,6 +82,9 @@ class Window:
         "waiting",
     )
 
+    order: int
+    lineup: Lineup
+    version: int
     looks_on: ClassVar[bool] = False
     """Whether it only shows what arrives, before calls begin with it."""
 
@@ -89,15 +92,12 @@ class Window:
         self.call = call
         self.run = run
         self.close = maxsize
-        self.order = 0
         self.only_input: Mark | None = None
         self.waiting = 0
         self.started = self.ending = self.late = False
         self.out: dict[int, Tensor | None] = {}
         self.inputs = self.new_inputs = _NO_GRADIENTS
         self.replaced: frozenset[int] = _NOWHERE
-        self.lineup: Lineup = EMPTY
-        self.version = -1
         self.begun: tuple[Entry, ...] = ()
 
     # What the level of the call has to say.
