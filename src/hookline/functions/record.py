@@ -43,11 +43,11 @@ def mark_outputs(call: FunctionCall, in_data: Sequence[Tensor], *, keep: bool) -
     """
     outputs = call.outputs or ()
     call.count = len(outputs)
-    if mode_count() or len(outputs) != 1 or type(outputs[0]) is not Tensor:
+    if len(outputs) == 1 and type(outputs[0]) is Tensor and not mode_count():
+        _mark_node(call, outputs[0], 0, in_data)
+    else:
         with torch_function_off():  # modes and tensor classes of others see nothing of this
             _mark_nodes(call, outputs, in_data)
-    else:
-        _mark_nodes(call, outputs, in_data)
     # Weak, since an input may lead back to the node that holds the call.
     call.inputs = tuple(map(_held if keep else ref, in_data))
 
@@ -58,24 +58,27 @@ def _held(tensor: Tensor) -> Callable[[], Tensor]:
 
 
 def _mark_nodes(call: FunctionCall, outputs: Sequence[Tensor], in_data: Sequence[Tensor]) -> None:
-    # Views make their nodes when they are asked for, so ask before the range is closed.
-    nodes = [tensor.grad_fn for tensor in outputs]
-    start, stop = call.start, sequence_number()
-    call.stop = stop
-    if stop == start:
-        return
     edges: set[tuple[int, int]] = set()
-    for place, node in enumerate(nodes):
-        if node is None:
-            continue
-        tensor = outputs[place]
-        if tensor._is_view() and any(tensor is t for t in in_data):  # noqa: SLF001 - documented
-            _mark_base(tensor, call, place)
-        if node_number(node) >= start:
-            edge = (id(node), tensor.output_nr)
-            if edge not in edges:  # one tensor that is there twice has one gradient
-                edges.add(edge)
-                mark(node, tensor, call, OUTPUT, place)
+    # Views make their nodes when they are asked for, so ask for all before the range is closed.
+    nodes = [tensor.grad_fn for tensor in outputs]
+    call.stop = sequence_number()
+    for place, tensor in enumerate(outputs):
+        edge = (id(nodes[place]), tensor.output_nr)
+        if edge not in edges:  # one tensor that is there twice has one gradient
+            edges.add(edge)
+            _mark_node(call, tensor, place, in_data)
+
+
+def _mark_node(call: FunctionCall, tensor: Tensor, place: int, in_data: Sequence[Tensor]) -> None:
+    # A view makes its node when it is asked for, so ask before the range is closed.
+    node = tensor.grad_fn
+    start, call.stop = call.start, sequence_number()
+    if node is None or call.stop == start:
+        return
+    if tensor._is_view() and any(tensor is t for t in in_data):  # noqa: SLF001 - documented
+        _mark_base(tensor, call, place)
+    if node_number(node) >= start:
+        mark(node, tensor, call, OUTPUT, place)
 
 
 def _mark_base(view: Tensor, call: FunctionCall, place: int) -> None:

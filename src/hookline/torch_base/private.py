@@ -239,6 +239,8 @@ it. Torch has no common class for them, nor a public way from all of them to the
 NO_SEQUENCE = 2**64 - 1
 """The number of `AccumulateGrad` nodes, which belong to no call."""
 
+LEAF_NODE: type = _find("_C._functions.AccumulateGrad")
+"""Their class: half of the nodes of many graphs, told apart without asking each for its number."""
 
 MARKS = "hookline"
 """The key under which a node's metadata holds the marks of the calls that it belongs to."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from hookline.torch_base.marks import Mark
-from hookline.torch_base.private import MARKS, NO_SEQUENCE, node_metadata, node_number
+from hookline.torch_base.private import LEAF_NODE, MARKS, NO_SEQUENCE, node_metadata, node_number
 
 Visit: TypeAlias = tuple[int, Node, Sequence[Mark], int | None]
 """A node that will run: its sequence number, the node, what calls left on it, and the number of
@@ -42,7 +42,7 @@ def visits(outputs: Iterable[Any], inputs: Sequence[Any] | None) -> list[Visit]:
             thread = marks[0].call.thread
         found.append((number, node, marks, thread))
         for following, _ in node.next_functions:
-            if following is not None:
+            if following is not None and type(following) is not LEAF_NODE:
                 todo.append((following, thread))
     return found
 
