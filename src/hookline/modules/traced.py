@@ -24,7 +24,6 @@ from torch import nn
 from hookline.core.calls import Key
 from hookline.core.entry import Entry
 from hookline.core.phases import Phase
-from hookline.core.registry import HookRegistry
 from hookline.core.thread import local
 from hookline.errors import CompileError, HookWarning
 from hookline.modules.call import ModuleCall
@@ -32,7 +31,7 @@ from hookline.modules.places import everywhere, registries_at, table
 from hookline.modules.recorded import hooks_on
 from hookline.torch_base import private
 from hookline.torch_base.recording import warn_of
-from hookline.torch_base.regions import forget, refuse, traced_module
+from hookline.torch_base.regions import forget, is_compiler_there, refuse, traced_module
 from hookline.torch_base.wrappers import hands_on, innermost
 
 State: TypeAlias = tuple[tuple[Entry, ...], ...]
@@ -76,9 +75,6 @@ _PATIENCE: Final = 3
 
 _codes: Final[WeakKeyDictionary[nn.Module, WeakSet[CodeType]]] = WeakKeyDictionary()
 """The code objects that were compiled with a guard of ours for a module."""
-
-_hooked: Final[WeakKeyDictionary[type, WeakSet[HookRegistry]]] = WeakKeyDictionary()
-"""The registries that have, or had, hooks which take part, by the class of the module."""
 
 
 def traced_call(
@@ -210,7 +206,9 @@ def runs_above(module: nn.Module, stack: Sequence[object]) -> bool:
 
 
 def _is_hooked(cls: type) -> bool:
-    return any(not e.paired for r in _hooked.get(cls, ()) for e in r.lineup.entries)
+    """Whether a module of a class has hooks that take part."""
+    of_class = (registry for key, registry in list(table.items()) if type(key()) is cls)
+    return any(not e.paired for registry in of_class for e in registry.lineup.entries)
 
 
 def hooks_changed(key: Key[nn.Module] | None, entry: Entry) -> None:
@@ -222,23 +220,16 @@ def hooks_changed(key: Key[nn.Module] | None, entry: Entry) -> None:
     """
     if not entry.alive:
         _drop_plans(entry)
-    module = None if key is None else key()
+    if not is_compiler_there():
+        return
     if key is None:
-        forget(nn.Module, _all_codes(_codes.values()))
-    elif module is not None:
-        registries = _hooked.get(type(module))
-        if registries is None:
-            registries = _hooked[type(module)] = WeakSet()
-        registries.add(table[key])
-        forget(type(module), _all_codes([_codes.get(module, ())]))
-
-
-def _all_codes(sets: Iterable[Iterable[CodeType]]) -> set[CodeType]:
-    return set(chain.from_iterable(sets))
+        forget(nn.Module, set(chain.from_iterable(_codes.values())))
+    elif (module := key()) is not None:
+        forget(type(module), set(_codes.get(module, ())))
 
 
 def _drop_plans(entry: Entry) -> None:
-    for state, name in list(_names.items()):
+    for state, name in list(_names.items()) if _names else ():
         if any(entry in level for level in state):
             del _names[state]
             delattr(plans, name)

@@ -87,6 +87,11 @@ def refuse(error: type[Exception], message: str) -> NoReturn:
     raise raised(message)
 
 
+def is_compiler_there() -> bool:
+    """Whether the compiler was imported, so that there may be compiled code."""
+    return "torch._dynamo.convert_frame" in sys.modules
+
+
 def forget(cls: type[nn.Module], codes: Collection[CodeType] = ()) -> None:
     """Throw away compiled code that calls modules of a class without a guard of ours.
 
@@ -94,8 +99,6 @@ def forget(cls: type[nn.Module], codes: Collection[CodeType] = ()) -> None:
         cls: the class; `nn.Module` means any module.
         codes: code objects of which all that was compiled is thrown away.
     """
-    if "torch._dynamo.convert_frame" not in sys.modules:
-        return
     compiler = private.compiler()
     with compiler.convert_frame.compile_lock:
         for code in _known_codes():
