@@ -33,7 +33,10 @@ from hookline import (
 )
 from hookline.core.demand import demand
 from hookline.core.thread import module_switch
+from hookline.edits import scale
 from hookline.functions import places as function_places
+from hookline.torch_base import paths
+from hookline.torch_base import select as selecting
 
 
 class Calls(ModuleHook):
@@ -861,3 +864,26 @@ def test_a_prepended_hook_runs_before_others_on_the_module(net, x):
         with watch(net, First(), where="one"):
             net(x)
     assert order == ["watch", "registered", "registered", "watch"]
+
+
+@pytest.mark.parametrize("verb", ["watch", "capture", "patch", "attention"])
+def test_the_model_is_walked_once_for_a_verb_and_the_first_pass(verb, monkeypatch):
+    """Changes of its structure are seen from before the walk on, so what it found stays known."""
+    model = nn.TransformerEncoderLayer(8, 2, 16)
+    walks = []
+    walk = paths.paths_in
+
+    def counted(root):
+        walks.append(root)
+        return walk(root)
+
+    for module in (paths, selecting):
+        monkeypatch.setattr(module, "paths_in", counted)
+    with {
+        "watch": lambda: watch(model, Calls(), where="linear?"),
+        "capture": lambda: hookline.capture(model, "linear?"),
+        "patch": lambda: hookline.patch(model, {"linear?": scale(2.0)}),
+        "attention": lambda: hookline.attention(model, "self_attn"),
+    }[verb]():
+        model(torch.zeros(3, 1, 8))
+    assert walks == [model]

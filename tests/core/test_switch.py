@@ -137,3 +137,25 @@ def test_r12_a_fork_leaves_no_lock_behind():
     )
 
     assert result.stdout == "0\n"
+
+
+def test_held_holds_inside_of_with_also_after_an_error(light):
+    """What is set up inside finds it on; what holds it there keeps it on."""
+    owner = object()
+    with light.switch.held():
+        assert light.switch
+        light.switch.hold(owner)
+    assert light.history == ["on"]
+    light.switch.release(owner)
+    with pytest.raises(ZeroDivisionError), light.switch.held():
+        _ = 1 / 0
+    assert light.history == ["on", "off"] * 2
+
+
+def test_held_that_is_dropped_before_its_end_holds_no_longer(light):
+    """As where Ctrl-C comes after it was turned on and before the block began."""
+    held = light.switch.held()
+    held.__enter__()
+    assert light.switch
+    del held
+    assert light.history == ["on", "off"]
