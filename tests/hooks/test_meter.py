@@ -72,6 +72,8 @@ def run(meter, calls, now=0):
 
 
 def totals(meter):
+    if meter.clock == "host":
+        meter.settle()
     return {what.path: (s.count, s.total, s.self_total) for what, s in meter.series.items()}
 
 
@@ -107,6 +109,7 @@ def test_history_is_in_the_order_of_ends_and_bounded():
     meter = TimeMeter(3)
     run(meter, [("a", 1, [("b", 2, [("c", 3, [], 0)], 0)], 0), ("d", 4, [], 0)])
 
+    meter.settle()
     assert list(meter.history) == [("b", 5e-9), ("a", 6e-9), ("d", 4e-9)]
 
 
@@ -153,6 +156,7 @@ def test_ends_in_another_order():
     second.now = 130
     meter.end(second)
 
+    meter.settle()
     assert list(meter.history) == [("first", 100e-9), ("second", 120e-9)]
     assert meter._stacks == {}
 
@@ -349,3 +353,19 @@ def test_device_reset_forgets_what_is_pending(meter, device):
 
     assert [row.path for row in meter.rows()] == ["b"]
     assert device.waits == 1
+
+
+def test_calls_are_added_up_some_at_a_time():
+    """However long a program runs, only a bounded number of its calls is kept one by one."""
+    meter, told = TimeMeter(10), []
+    meter.listener = told.append
+    for now in range(1_000):
+        call = SimpleNamespace(now=now, index=0, running=SimpleNamespace(number=now, step=0))
+        meter.begin(call, "a", measured("a"))
+        call.now = now + 1
+        meter.end(call)
+        assert len(meter._pending) + len(told) == now + 1
+        assert len(meter._pending) < 128
+    meter.settle()
+    assert [timed.number for timed in told] == list(range(1_000))
+    assert meter.outermost == 1_000

@@ -102,10 +102,11 @@ class Recorder:
         Args:
             over: whether the program is over, so that it can be told what never came.
         """
-        found: Tables = {SeriesRow: self._course.series(), EventRow: self._course.events()}
         with aside():  # hooks read tensors for it, and a scope of the program's may be open
             rows = [row for hook in self._hooks for row in self._rows_of(hook)]
             rows += self._rows_of_census(over=over)
+        # Hooks that are asked for their rows have told the course all that they measured.
+        found: Tables = {SeriesRow: self._course.series(), EventRow: self._course.events()}
         for row in rows:
             found.setdefault(type(row), []).append(row)
         faults = [f"a fault of its own: {text}" for text in self.faults]
