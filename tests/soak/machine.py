@@ -482,7 +482,7 @@ class Machine(RuleBasedStateMachine):
         return self.removes(pick(data, self.living()))
 
     def removes(self, both):
-        return lambda: self.discard_in_world(both.model), lambda: self.discard(both)
+        return lambda: self.discard_in_world(both.model), self.handle_of(both)
 
     def discard_in_world(self, registration):
         if registration.alive and registration.hook.paired:
@@ -490,14 +490,16 @@ class Machine(RuleBasedStateMachine):
         else:
             self.world.remove(registration)
 
-    def discard(self, both):
-        """Take just this registration off, as `HookHandle.remove` does."""
+    def handle_of(self, both):
+        """Takes just this registration off, not a later one of the same hook and name."""
         if not both.model.hook.paired:
-            both.remove()
-            return
-        for handle in self.registry(both.model.place):
-            if handle.hook is both.real and handle.entry.key == both.model.key:
-                handle.remove()
+            return both.remove
+        found = (
+            handle.remove
+            for handle in self.registry(both.model.place)
+            if handle.hook is both.real and handle.entry.key == both.model.key
+        )
+        return next(found, lambda: None)  # where the two have parted, the events tell
 
     def registry(self, place):
         thread = local.thread
@@ -662,7 +664,7 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self):
         for both in self.living():
-            self.discard(both)
+            self.handle_of(both)()
         with FunctionHook():  # takes along the mode of one that was removed in its own event
             pass
         left = leftovers()
