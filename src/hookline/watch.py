@@ -11,7 +11,6 @@ from torch import nn
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry
 from hookline.core.notes import add_detail
-from hookline.core.phases import Phase
 from hookline.core.records import Silent
 from hookline.core.registry import HookRegistry, discard_all
 from hookline.core.scope import HookObject, Renamed, entries_of, no_hook, put_object
@@ -22,13 +21,12 @@ from hookline.modules.hook import ModuleHook
 from hookline.modules.places import registry_of
 from hookline.modules.targets import which_are_seen
 from hookline.modules.unreached import ModuleAim
-from hookline.torch_base.paths import roots
+from hookline.torch_base.given import Given
 from hookline.torch_base.select import Where, check_model, patterns_of, selection_in
 from hookline.torch_base.selection import Choice, Selection, listed
 from hookline.watched import Watched
 
 _Named: TypeAlias = list[tuple[Any, str]]
-_FORWARD: Final = frozenset({Phase.FORWARD_PRE, Phase.FORWARD})
 
 
 def watch(
@@ -102,11 +100,11 @@ class Watch:
         modules = [(hook, name) for hook, name in named if isinstance(hook, ModuleHook)]
         functions = [(hook, name) for hook, name in named if isinstance(hook, FunctionHook)]
         patterns = patterns_of(where)
-        root = roots.declare(check_model(model))
-        choices = selection_in(model, root.seats, patterns).choices
+        given = Given(check_model(model))
+        choices = selection_in(model, given.root.seats, patterns).choices
         seen = which_are_seen(choices)
         _check_levels(modules, functions, choices)
-        self._watched = Watched(root, model, choices, [name for _, name in modules])
+        self._watched = Watched(given, choices, [name for _, name in modules])
         try:
             if modules:
                 self._put_on_modules(modules, choices, seen, prepend=prepend)

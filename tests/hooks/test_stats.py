@@ -822,7 +822,7 @@ def test_a_tensor_of_nan_tells_listeners_of_no_numbers():
     """Its norm is not known, which is not 0; and it has no part in the mean."""
     looked = []
     with ModuleStatsHook(every=1) as stats:
-        stats.listen(lambda what, number, found: looked.append(found))
+        stats.listen(lambda what, leaf, number, found: looked.append(found))
         identity = nn.Identity()
         identity(torch.full((3,), math.nan))
         identity(torch.full((4,), 2.0))

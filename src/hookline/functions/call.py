@@ -72,6 +72,12 @@ class FunctionCall(Call):
         return call if self.module_path is None else f"{self.module_path}:{call}"
 
     @property
+    def result(self) -> Tensor | tuple[Tensor, ...]:
+        """The tensor that it returned or wrote into, or a tuple of several; as `outputs`."""
+        outputs = self.outputs or ()
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    @property
     def in_data(self) -> tuple[Tensor | None, ...]:
         """The input tensors that are still there, in order; None for those that are not."""
         return tuple(map(operator.call, self.inputs))

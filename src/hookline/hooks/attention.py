@@ -15,8 +15,8 @@ from hookline.core.records import Silent
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capture import Capture
 from hookline.hooks.capturing import Capturing
-from hookline.hooks.place_in import PlaceIn
 from hookline.hooks.store import Calls, Overflow
+from hookline.torch_base.given import Given
 from hookline.torch_base.readable import readable
 from hookline.torch_base.select import Pattern, select
 from hookline.torch_base.selection import Choice, Selection, distinct
@@ -163,7 +163,7 @@ def attention(
     hook = AttentionHook(**options)
     chosen = distinct(_address(choice) for choice in select(model, *patterns).choices)
     name = f"attention {next(_numbers)}"  # of its own, so that several may be open at once
-    hook.into(hook.store, None, PlaceIn(model))
+    hook.into(hook.store, None, Given(model))
     watching = watch(model, hook.renamed(name), where=Selection(model, chosen))
     paths = tuple(choice.path.rpartition(":")[0] for choice in chosen)
     capture = AttentionCapture(hook.store, [watching], paths, None)

@@ -13,10 +13,10 @@ from hookline.core.records import Silent
 from hookline.errors import HookValueError
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward
-from hookline.hooks.place_in import PlaceIn
 from hookline.hooks.store import Captures, Place, Store, near_or_all
 from hookline.modules.hook import ModuleHook
 from hookline.modules.targets import can_be_called
+from hookline.torch_base.given import Given
 from hookline.torch_base.select import Pattern, select
 from hookline.torch_base.selection import Choice, Selection, listed
 from hookline.watch import Watch, watch
@@ -282,12 +282,12 @@ def capture(
         hooks.append((FunctionCaptureHook(**options), functions))
     store = hooks[0][0].store
     goal = _goal(modules, functions) if stop else None
-    within = PlaceIn(model)
+    given = Given(model)
     name = f"capture {next(_numbers)}"  # of its own, so that several may be open at once
     watches: list[Watch] = []
     try:
         for hook, choices in hooks:
-            hook.into(store, goal, within)
+            hook.into(store, goal, given)
             watches.append(watch(model, hook.renamed(name), where=Selection(model, choices)))
     except BaseException:
         for watching in watches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -12,25 +12,13 @@ from hookline.core.clock import Clock
 from hookline.core.records import TimeRow
 from hookline.core.thread import local
 from hookline.hooks.series import Series
-
-
-class Measured(NamedTuple):
-    """What a series of durations is of; the fields are those of `TimeRow`."""
-
-    root: str
-    path: str | None
-    type: str
-    level: str
-    mode: str
-    direction: str
-    name: str
-    clock: str
+from hookline.hooks.subject import Subject
 
 
 class Timed(NamedTuple):
     """One call that was measured; `begin` and `duration` are nanoseconds of its thread's clock."""
 
-    what: Measured
+    what: Subject
     call_index: int
     number: int
     step: int
@@ -42,13 +30,10 @@ class Timed(NamedTuple):
 class _Frame:
     """A call that is being measured; `start` and `stop` are nanoseconds or device events."""
 
-    __slots__ = ("around", "call", "inside", "label", "place", "start", "stop", "what")
+    __slots__ = ("around", "call", "inside", "place", "start", "stop", "what")
 
-    def __init__(
-        self, call: Any, label: str, what: Measured, start: Any, around: _Frame | None
-    ) -> None:
+    def __init__(self, call: Any, what: Subject, start: Any, around: _Frame | None) -> None:
         self.call = call
-        self.label = label
         self.what = what
         self.start = start
         self.stop: Any = None
@@ -73,12 +58,13 @@ class TimeMeter:
         new_event: makes a device event; None gives the thread's own clock.
 
     Attributes:
+        history: of what the latest calls were, and how long they took, in nanoseconds.
         listener: is given each call that was measured, inner ones first, if it is not None.
     """
 
     def __init__(self, history: int, new_event: Callable[[], Any] | None = None) -> None:
-        self.history: deque[tuple[str, float]] = deque(maxlen=history)
-        self.series: dict[Measured, Series] = {}
+        self.history: deque[tuple[Subject, int]] = deque(maxlen=history)
+        self.series: defaultdict[Subject, Series] = defaultdict(Series)
         self.outermost = 0
         self.clock = "host" if new_event is None else "device"
         self.listener: Callable[[Timed], None] | None = None
@@ -88,14 +74,14 @@ class TimeMeter:
         self._lock = threading.Lock()
         self._stacks: dict[Clock, list[_Frame]] = {}
 
-    def begin(self, call: Any, label: str, what: Measured) -> None:
+    def begin(self, call: Any, what: Subject) -> None:
         """A call begins now."""
         clock = local.thread.clock
         stack = self._stacks.get(clock)
         if stack is None:
             stack = self._stacks[clock] = []
         start = call.now if self._new_event is None else self._record()
-        stack.append(_Frame(call, label, what, start, stack[-1] if stack else None))
+        stack.append(_Frame(call, what, start, stack[-1] if stack else None))
 
     def end(self, call: Any) -> None:
         """A call ends now, well or not."""
@@ -154,11 +140,8 @@ class TimeMeter:
             self.outermost += duration
         else:
             frame.around.inside += duration
-        series = self.series.get(frame.what)
-        if series is None:
-            series = self.series[frame.what] = Series()
-        series.add(duration, frame.inside)
-        self.history.append((frame.label, duration / 1e9))
+        self.series[frame.what].add(duration, frame.inside)
+        self.history.append((frame.what, duration))
         if self.listener is not None and frame.place is not None:
             self.listener(Timed(frame.what, *frame.place, begin, duration))
 
@@ -167,7 +150,7 @@ class TimeMeter:
         with self._lock:
             self._read_pending(wait=True)
 
-    def slowest(self) -> tuple[Measured, float] | None:
+    def slowest(self) -> tuple[Subject, float] | None:
         """What took most time of its own so far, and its share of all; waits for nothing."""
         with self._lock:
             found = list(self.series.items())
@@ -185,7 +168,19 @@ class TimeMeter:
         """What was measured so far."""
         self.settle()
         with self._lock:
-            return [_row(what, series) for what, series in self.series.items()]
+            return [self._row(what, series) for what, series in self.series.items()]
+
+    def _row(self, what: Subject, series: Series) -> TimeRow:
+        return TimeRow(
+            **what._asdict(),
+            clock=self.clock,
+            calls=series.count,
+            self_time=series.self_total / 1e9,
+            total_time=series.total / 1e9,
+            minimum=series.minimum / 1e9,
+            median=series.median / 1e9,
+            maximum=series.maximum / 1e9,
+        )
 
     def reset(self) -> None:
         """Forget what was measured; calls that run are not disturbed."""
@@ -202,15 +197,3 @@ def _taken(stack: list[_Frame], call: Any) -> _Frame | None:
         if stack[place].call is call:
             return stack.pop(place)
     return None
-
-
-def _row(what: Measured, series: Series) -> TimeRow:
-    return TimeRow(
-        **what._asdict(),
-        calls=series.count,
-        self_time=series.self_total / 1e9,
-        total_time=series.total / 1e9,
-        minimum=series.minimum / 1e9,
-        median=series.median / 1e9,
-        maximum=series.maximum / 1e9,
-    )

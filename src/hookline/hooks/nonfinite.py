@@ -193,8 +193,7 @@ class FunctionNonFiniteHook(Watcher, FunctionHook):
     ) -> None:
         """Look at the outputs."""
         if self._forward and not function.recomputing and function.name not in _SEEN_ELSEWHERE:
-            outputs = function.outputs or ()
-            self._look_at_outputs(function, outputs[0] if len(outputs) == 1 else outputs)
+            self._look_at_outputs(function, function.result)
 
     def backward_preprocess(
         self,

@@ -87,8 +87,7 @@ class FunctionPrintHook(Printer, FunctionHook):
         self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
     ) -> None:
         """Print the outputs."""
-        outputs = function.outputs or ()
-        self._line("forward", function, leaves(outputs[0] if len(outputs) == 1 else outputs))
+        self._line("forward", function, leaves(function.result))
 
     def backward_preprocess(
         self,

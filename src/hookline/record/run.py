@@ -17,8 +17,9 @@ from hookline.core.scope import HookObject, entry_of, register_object
 from hookline.functions import places as function_places
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.aside import aside
-from hookline.hooks.meter import Measured
+from hookline.hooks.measuring import Measuring
 from hookline.hooks.stats import Statistics
+from hookline.hooks.subject import Subject
 from hookline.hooks.timer import Timer
 from hookline.hooks.watcher import Watcher
 from hookline.modules import places as module_places
@@ -132,9 +133,7 @@ class Recorder:
     def _rows_of(self, hook: Any) -> Iterable[Any]:
         """All that a hook tells; a fault in that is one of ours."""
         try:
-            return [
-                row for tell in _TELLING if hasattr(hook, tell) for row in getattr(hook, tell)()
-            ]
+            return hook.all_rows() if isinstance(hook, Measuring) else ()
         except Exception:  # noqa: BLE001 - whatever our fault is
             self._note_fault(hook, "could not tell what it measured")
             return ()
@@ -169,11 +168,8 @@ class Recorder:
 
 _numbers: Final = count(1)
 
-_TELLING: Final = ("rows", "parameter_rows", "uncounted")
-"""The methods by which hooks tell what they measured."""
 
-
-def _name(what: Measured) -> str:
+def _name(what: Subject) -> str:
     """What is shown of it in a line."""
     path = f"{what.root} {what.path or ''}".strip()
     return f"{path}:{what.name}".lstrip(":") if what.name else path
