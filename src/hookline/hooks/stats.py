@@ -27,15 +27,12 @@ from hookline.torch_base.tree import leaves
 class Statistics(Measuring[StatsRow, Tally]):
     """What the statistics hooks of both levels have in common."""
 
-    def __init__(
-        self, every: int, *, activations: bool, gradients: bool, histogram: bool, scaler: Any
-    ) -> None:
+    def __init__(self, every: int, *, activations: bool, histogram: bool, scaler: Any) -> None:
         if not isinstance(every, int) or every < 1:
             msg = f"every={every!r}: give a whole number of passes, 1 for all of them"
             raise HookValueError(msg)
         self.every: Final = every
         self._activations = activations
-        self._gradients = gradients
         self._meter = Tally(histogram=histogram)
         self._scale = LossScale(scaler)
         self._scaled: tuple[Pass | None, float] = None, 1.0
@@ -134,7 +131,6 @@ class ModuleStatsHook(Statistics, ModuleHook):
         super().__init__(
             every,
             activations=activations,
-            gradients=gradients,
             histogram=histogram,
             scaler=scaler,
         )
@@ -219,7 +215,6 @@ class FunctionStatsHook(Statistics, FunctionHook):
         super().__init__(
             every,
             activations=activations,
-            gradients=gradients,
             histogram=histogram,
             scaler=scaler,
         )
