@@ -1,8 +1,9 @@
-"""How listings and errors call a hook."""
+"""How hooks, and what is in a model, are called in texts."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 
 
 def hook_name(hook: object) -> str:
@@ -18,3 +19,37 @@ def hook_name(hook: object) -> str:
     if isinstance(name, str):
         return name
     return f"{type(hook).__qualname__} object"
+
+
+def joined(path: str, name: str) -> str:
+    """The path of what goes by a name in what is at a path.
+
+    Example:
+        >>> joined("encoder", "weight"), joined("", "weight")
+        ('encoder.weight', 'weight')
+    """
+    return f"{path}.{name}" if path else name
+
+
+def around(path: str) -> Iterator[str]:
+    """The paths of what is around what is at a path, the innermost first.
+
+    Example:
+        >>> list(around("encoder.layers.0"))
+        ['encoder.layers', 'encoder', '']
+    """
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+def shortened(texts: Iterable[str], most: int = 8) -> str:
+    """A list in a text, only the first of it where it is long.
+
+    Example:
+        >>> shortened(["a", "b", "c"], most=2)
+        'a, b and 1 more'
+    """
+    texts = list(texts)
+    shown = ", ".join(texts[:most])
+    return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown

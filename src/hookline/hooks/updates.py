@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite, nan, sqrt
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hookline.core.calls import Key
+from hookline.core.names import around, joined
 from hookline.core.records import ParameterRow
 from hookline.hooks.amp import applied_scale
 from hookline.hooks.aside import StepWatch
@@ -203,12 +204,12 @@ class Updates:
         self._drop_dead()
         for key, (root, path) in sorted(self._modules.items(), key=lambda item: len(item[1][1])):
             module = key()
-            if module is None or any((root, above) in done for above in _above(path)):
+            if module is None or any((root, above) in done for above in (path, *around(path))):
                 continue
             done.add((root, path))
             for name, parameter in module.named_parameters(remove_duplicate=False):
-                full = f"{path}.{name}" if path else name
-                found.setdefault(id(parameter), _Name(root, [])).names.append(full)
+                own = found.setdefault(id(parameter), _Name(root, []))
+                own.names.append(joined(path, name))
         return found
 
     def _read(self) -> None:
@@ -218,14 +219,6 @@ class Updates:
             rows = torch.stack([measured.sums for measured in some]).tolist()
             for measured, row in zip(some, rows, strict=True):
                 _count(self._entries[measured.key], row)
-
-
-def _above(path: str) -> Iterator[str]:
-    """A path and those of the modules around it."""
-    yield path
-    while path:
-        path = path.rpartition(".")[0]
-        yield path
 
 
 def _begin(parameter: Tensor, *, late: bool) -> _Begun:
