@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 
 def hook_name(hook: object) -> str:
@@ -53,3 +54,32 @@ def shortened(texts: Iterable[str], most: int = 8) -> str:
     texts = list(texts)
     shown = ", ".join(texts[:most])
     return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown
+
+
+def where(row: Any) -> str:
+    """The name of what a row is of, below its root.
+
+    Example:
+        >>> from hookline.core.records import Silent
+        >>> where(Silent("head", "Linear", "fused", "", (), "Net"))
+        'head'
+    """
+    name: str = getattr(row, "name", "")
+    if row.path is None:
+        return f"{name} (outside modules)" if name else "outside modules"
+    return f"{row.path}:{name}" if name else row.path or row.root or "the model"
+
+
+def full_name(row: Any) -> str:
+    """The name of what a row is of, behind that of its root.
+
+    Example:
+        >>> from hookline.core.records import Silent
+        >>> full_name(Silent("head", "Linear", "fused", "", (), "Net"))
+        'Net head'
+    """
+    if row.path is None:
+        return where(row)
+    name = getattr(row, "name", "")
+    place = f"{row.root} {row.path}".strip()
+    return f"{place}:{name}" if name else place or where(row)

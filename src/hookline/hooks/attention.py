@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import torch
@@ -16,18 +15,17 @@ from hookline.functions.hook import FunctionHook
 from hookline.hooks.capture import Capture
 from hookline.hooks.capturing import Capturing
 from hookline.hooks.store import Calls, Overflow
+from hookline.hooks.watches import Watches
 from hookline.torch_base.given import Given
 from hookline.torch_base.readable import readable
 from hookline.torch_base.select import Pattern, select
-from hookline.torch_base.selection import Choice, Selection, distinct
-from hookline.watch import watch
+from hookline.torch_base.selection import Choice, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hookline.functions.call import FunctionCall
 
-_numbers: Final = count()
 _FUNCTION: Final = "scaled_dot_product_attention"
 
 
@@ -162,11 +160,10 @@ def attention(
     """
     hook = AttentionHook(**options)
     chosen = distinct(_address(choice) for choice in select(model, *patterns).choices)
-    name = f"attention {next(_numbers)}"  # of its own, so that several may be open at once
     hook.into(hook.store, None, Given(model))
-    watching = watch(model, hook.renamed(name), where=Selection(model, chosen))
     paths = tuple(choice.path.rpartition(":")[0] for choice in chosen)
-    capture = AttentionCapture(hook.store, [watching], paths, None)
+    watches = Watches(model, [(hook, chosen)], "attention")
+    capture = AttentionCapture(hook.store, watches, paths, None)
     capture.everything = not patterns
     return capture
 

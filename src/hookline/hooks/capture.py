@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from torch import Tensor, nn
 
@@ -14,18 +13,16 @@ from hookline.errors import HookValueError
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward
 from hookline.hooks.store import Captures, Place, Store, near_or_all
+from hookline.hooks.watches import Watches
 from hookline.modules.hook import ModuleHook
 from hookline.modules.targets import can_be_called
 from hookline.torch_base.given import Given
 from hookline.torch_base.select import Pattern, select
-from hookline.torch_base.selection import Choice, Selection, listed
-from hookline.watch import Watch, watch
+from hookline.torch_base.selection import Choice, listed
 
 if TYPE_CHECKING:
     from hookline.functions.call import FunctionCall
     from hookline.modules.call import ModuleCall
-
-_numbers: Final = count()
 
 
 class ModuleCaptureHook(Capturing, ModuleHook):
@@ -167,7 +164,7 @@ class Capture(Captures):
     """
 
     def __init__(
-        self, store: Store, watches: list[Watch], selected: tuple[str, ...], goal: Goal | None
+        self, store: Store, watches: Watches, selected: tuple[str, ...], goal: Goal | None
     ) -> None:
         super().__init__(store)
         self._watches = watches
@@ -176,17 +173,11 @@ class Capture(Captures):
 
     def close(self) -> None:
         """Stop capturing; what was captured stays. A second call does nothing."""
-        try:
-            for watching in self._watches:
-                watching.close()
-        except BaseException:  # Ctrl-C, or a hook's `deleted`: the others are removed all the same
-            for watching in self._watches:
-                watching.close()
-            raise
+        self._watches.close()
 
     def silent(self) -> list[Silent]:
         """What was selected but never called while the capture was active, with likely causes."""
-        return [row for watching in self._watches for row in watching.silent()]
+        return self._watches.silent()
 
     def _why(self, name: str) -> str:
         """Why nothing was captured under a name, as the end of an error's text."""
@@ -207,7 +198,7 @@ class Capture(Captures):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        self.close()
+        self._watches.close(kind, error, traceback)
         return isinstance(error, StopForward) and error.goal is self._goal
 
 
@@ -283,17 +274,9 @@ def capture(
     store = hooks[0][0].store
     goal = _goal(modules, functions) if stop else None
     given = Given(model)
-    name = f"capture {next(_numbers)}"  # of its own, so that several may be open at once
-    watches: list[Watch] = []
-    try:
-        for hook, choices in hooks:
-            hook.into(store, goal, given)
-            watches.append(watch(model, hook.renamed(name), where=Selection(model, choices)))
-    except BaseException:
-        for watching in watches:
-            watching.close()
-        raise
-    return Capture(store, watches, selection.paths, goal)
+    for hook, _ in hooks:
+        hook.into(store, goal, given)
+    return Capture(store, Watches(model, hooks, "capture"), selection.paths, goal)
 
 
 def _check_stop(options: CaptureOptions) -> None:

@@ -27,9 +27,25 @@ from hookline.torch_base.tree import leaves
 class Statistics(Measuring[StatsRow, Tally]):
     """What the statistics hooks of both levels have in common."""
 
-    def __init__(self, every: int, *, activations: bool, histogram: bool, scaler: Any) -> None:
+    _updates: Updates | None = None
+
+    def __init__(
+        self,
+        every: int = 100,
+        *,
+        activations: bool = True,
+        gradients: bool = True,
+        histogram: bool = True,
+        scaler: Any = None,
+    ) -> None:
         if not isinstance(every, int) or every < 1:
             msg = f"every={every!r}: give a whole number of passes, 1 for all of them"
+            raise HookValueError(msg)
+        forward = activations or self._updates is not None
+        wanted = {Phase.FORWARD: forward, Phase.BACKWARD: gradients}
+        self.watched_phases = tuple(phase for phase, is_wanted in wanted.items() if is_wanted)
+        if not self.watched_phases:
+            msg = "everything is switched off; leave something to measure"
             raise HookValueError(msg)
         self.every: Final = every
         self._activations = activations
@@ -128,16 +144,15 @@ class ModuleStatsHook(Statistics, ModuleHook):
         histogram: bool = True,
         scaler: Any = None,
     ) -> None:
+        self._updates = Updates(every) if parameters else None
+        self._registered = 0
         super().__init__(
             every,
             activations=activations,
+            gradients=gradients,
             histogram=histogram,
             scaler=scaler,
         )
-        wanted = {Phase.FORWARD: activations or parameters, Phase.BACKWARD: gradients}
-        self.watched_phases = _phases(wanted)
-        self._updates = Updates(every) if parameters else None
-        self._registered = 0
 
     def all_rows(self) -> list[StatsRow | ParameterRow]:
         """What was measured of outputs, gradients and parameters."""
@@ -203,23 +218,6 @@ class FunctionStatsHook(Statistics, FunctionHook):
 
     name = "StatsHook"
 
-    def __init__(
-        self,
-        every: int = 100,
-        *,
-        activations: bool = True,
-        gradients: bool = True,
-        histogram: bool = True,
-        scaler: Any = None,
-    ) -> None:
-        super().__init__(
-            every,
-            activations=activations,
-            histogram=histogram,
-            scaler=scaler,
-        )
-        self.watched_phases = _phases({Phase.FORWARD: activations, Phase.BACKWARD: gradients})
-
     def forward_postprocess(
         self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
     ) -> None:
@@ -234,11 +232,3 @@ class FunctionStatsHook(Statistics, FunctionHook):
     ) -> None:
         """Measure the gradients of the outputs."""
         self._add_gradients(function, out_grad)
-
-
-def _phases(wanted: dict[Phase, bool]) -> tuple[Phase, ...]:
-    found = tuple(phase for phase, is_wanted in wanted.items() if is_wanted)
-    if not found:
-        msg = "everything is switched off; leave something to measure"
-        raise HookValueError(msg)
-    return found

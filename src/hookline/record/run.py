@@ -13,13 +13,13 @@ from torch import nn
 
 from hookline.core.entry import Callback, Entry
 from hookline.core.handle import HookHandle
+from hookline.core.names import full_name
 from hookline.core.scope import HookObject, entry_of, register_object
 from hookline.functions import places as function_places
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.aside import aside
 from hookline.hooks.measuring import Measuring
 from hookline.hooks.stats import Statistics
-from hookline.hooks.subject import Subject
 from hookline.hooks.timer import Timer
 from hookline.hooks.watcher import Watcher
 from hookline.modules import places as module_places
@@ -127,7 +127,7 @@ class Recorder:
         found = [hook.times for hook in self._hooks if isinstance(hook, Watcher)]
         # Of both levels, the modules come first.
         most = next(filter(None, slowest), None)
-        named = None if most is None else (_name(most[0]), most[1])
+        named = None if most is None else (full_name(most[0]), most[1])
         return Glance(self._census.passes(), named, sum(found) if found else None)
 
     def _rows_of(self, hook: Any) -> Iterable[Any]:
@@ -167,12 +167,6 @@ class Recorder:
 
 
 _numbers: Final = count(1)
-
-
-def _name(what: Subject) -> str:
-    """What is shown of it in a line."""
-    path = f"{what.root} {what.path or ''}".strip()
-    return f"{path}:{what.name}".lstrip(":") if what.name else path
 
 
 def _guarded(

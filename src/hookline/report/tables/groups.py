@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from hookline.core.names import where
 from hookline.report.tables.sheet import Line, Sheet, split
-from hookline.report.tables.units import where
 
 Draw = Callable[[str, str, list[Any]], Sheet]
 """Makes the table of these rows, given `module` or `function` and the end of its title."""
@@ -35,11 +35,11 @@ def by_level(rows: Sequence[Any], apart: tuple[str, ...], draw: Draw) -> Iterato
 def lines_of(level: str, rows: Sequence[Any], values: Values, weight: Weight) -> list[Line]:
     """The lines of a table of one level: modules as a tree, functions by the module that calls."""
     if level == "module":
-        return module_lines(rows, rows[0].root, values, weight)
-    return function_lines(rows, values, weight)
+        return _module_lines(rows, rows[0].root, values, weight)
+    return _function_lines(rows, values, weight)
 
 
-def module_lines(rows: Iterable[Any], root: str, values: Values, weight: Weight) -> list[Line]:
+def _module_lines(rows: Iterable[Any], root: str, values: Values, weight: Weight) -> list[Line]:
     """The modules of a root by path, parents without rows included, in the order of the rows."""
     found: dict[str, list[Any]] = {}
     for row in rows:
@@ -73,7 +73,7 @@ def _add(path: str, inner: dict[str, list[str]], seen: set[str]) -> None:
         path = above
 
 
-def function_lines(rows: Iterable[Any], values: Values, weight: Weight) -> list[Line]:
+def _function_lines(rows: Iterable[Any], values: Values, weight: Weight) -> list[Line]:
     """The functions under the module that calls them, the heaviest first."""
     lines: list[Line] = []
     for group in _groups(list(rows)):
