@@ -717,8 +717,8 @@ def test_on_a_device_measurements_are_read_together(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_cpu", False)
     monkeypatch.setattr(tally.Tally, "LIMIT", 5)
     reads = []
-    plain = tally._lists
-    monkeypatch.setattr(tally, "_lists", lambda parts: reads.append(len(parts)) or plain(parts))
+    plain = tally.numbers_of
+    monkeypatch.setattr(tally, "numbers_of", lambda parts: reads.append(len(parts)) or plain(parts))
     model = nn.Linear(2, 2)
     x = torch.randn(3, 2)
     with ModuleStatsHook(every=1, gradients=False, parameters=False, histogram=False) as stats:

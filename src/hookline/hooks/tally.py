@@ -6,15 +6,16 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from math import nan, sqrt
+from operator import add
 from typing import Final, NamedTuple
 
-import torch
 from torch import Tensor
 
 from hookline.core.magnitudes import BINS
 from hookline.core.records import StatsRow
 from hookline.hooks.histogram import SAMPLE, magnitudes
 from hookline.hooks.moments import Moments, measure, sample_of
+from hookline.hooks.reading import numbers_of
 from hookline.hooks.subject import Subject
 
 
@@ -108,21 +109,15 @@ class Tally:
 
     def _read(self) -> None:
         waiting, self._waiting = self._waiting, []
-        rows = _lists([measured.moments for measured in waiting])
-        bins = _lists([m.bins[None] for m in waiting if m.bins is not None])
-        counts = iter(bins)
-        for measured, moments in zip(waiting, rows, strict=True):
+        moments = numbers_of([measured.moments for measured in waiting])
+        counts = iter(numbers_of([m.bins for m in waiting if m.bins is not None]))
+        for measured, numbers in zip(waiting, moments, strict=True):
             entry = self._entries[measured.what, measured.leaf]
-            self._merge(entry, moments, measured)
+            self._merge(entry, Moments.read(numbers).scaled(1 / measured.scale), measured)
             if measured.bins is not None:
-                new = next(counts)[0]
-                entry.bins = [a + int(b) for a, b in zip(entry.bins, new, strict=True)]
+                entry.bins = list(map(add, entry.bins, next(counts)))
 
-    def _merge(self, entry: _Entry, rows: list[list[float]], measured: _Measured) -> None:
-        call = Moments()
-        for row in rows:
-            call.merge(Moments.read(row))
-        call = call.scaled(1 / measured.scale)
+    def _merge(self, entry: _Entry, call: Moments, measured: _Measured) -> None:
         norm = sqrt(call.sum_of_squares)
         entry.moments.merge(call)
         entry.calls += 1
@@ -167,15 +162,3 @@ class Tally:
             histogram=tuple(entry.bins) if self._histogram else (),
             scale=entry.scale,
         )
-
-
-def _lists(parts: list[Tensor]) -> list[list[list[float]]]:
-    """The rows of each of some matrices; each device is waited for once."""
-    found: list[list[list[float]]] = [[] for _ in parts]
-    for device in {part.device for part in parts}:
-        places = [place for place, part in enumerate(parts) if part.device == device]
-        together = [parts[place] for place in places]
-        rows = iter((together[0] if len(together) == 1 else torch.cat(together)).tolist())
-        for place in places:
-            found[place] = [next(rows) for _ in range(len(parts[place]))]
-    return found

@@ -17,6 +17,7 @@ from hookline.core.records import ParameterRow
 from hookline.hooks.amp import applied_scale
 from hookline.hooks.aside import StepWatch
 from hookline.hooks.moments import sample_of, square_sum
+from hookline.hooks.reading import numbers_of
 from hookline.torch_base.optimizers import parameters_of
 from hookline.torch_base.readable import is_sharded, local_part, readable
 
@@ -214,11 +215,9 @@ class Updates:
 
     def _read(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for device in {measured.sums.device for measured in waiting}:
-            some = [measured for measured in waiting if measured.sums.device == device]
-            rows = torch.stack([measured.sums for measured in some]).tolist()
-            for measured, row in zip(some, rows, strict=True):
-                _count(self._entries[measured.key], row)
+        found = numbers_of([measured.sums for measured in waiting])
+        for measured, sums in zip(waiting, found, strict=True):
+            _count(self._entries[measured.key], sums)
 
 
 def _begin(parameter: Tensor, *, late: bool) -> _Begun:
