@@ -32,18 +32,6 @@ def register(form, kind, module, hook):
     return getattr(hookline, f"register_module_{kind}")(hook)
 
 
-@pytest.fixture
-def x():
-    torch.manual_seed(0)
-    return torch.randn(3, 10)
-
-
-@pytest.fixture
-def linear():
-    torch.manual_seed(1)
-    return nn.Linear(10, 5)
-
-
 class Pair(NamedTuple):
     first: Tensor
     second: Tensor
