@@ -73,7 +73,7 @@ def run(meter, calls, now=0):
 
 
 def totals(meter):
-    return {what.path: (s.count, s.total, s.self_total) for what, s in meter.series.items()}
+    return {what.path: (s.count, s.total, s.self_total) for what, s in meter.durations.items()}
 
 
 def history(meter):
@@ -308,7 +308,7 @@ def test_device_times_are_those_of_its_events(meter, device):
 def test_device_events_are_read_late_and_without_waiting(meter, device):
     """While the device works nothing is read and nothing waits; what is through is read later."""
     device_run(meter, device, [("a", 1, [("b", 2, [], 0)], 0)])
-    assert meter.series == {}
+    assert meter.durations == {}
 
     device.finish(3)  # the events are: begin a, begin b, end b, end a
     device_run(meter, device, [("c", 3, [], 0)])
@@ -337,7 +337,7 @@ def test_device_reads_children_before_parents(meter, device):
 def test_device_settle_waits(meter, device):
     """Asked for its results, the meter waits for the device."""
     device_run(meter, device, [("a", 1, [("b", 2, [], 0)], 0)])
-    assert meter.series == {}
+    assert meter.durations == {}
     meter.settle()
 
     assert device.waits == 2  # for the end of b, then for that of a

@@ -17,7 +17,7 @@ from hookline.hooks.subject import Subject
 from hookline.torch_base.stack import current_thread
 
 
-class _Tally:
+class _Counted:
     """What was counted of one thing."""
 
     __slots__ = ("calls", "operators", "total", "uncounted")
@@ -43,7 +43,7 @@ class FlopMeter:
     def __init__(self, level: str) -> None:
         self._level = level
         self._lock = threading.Lock()
-        self._tallies: defaultdict[Subject, _Tally] = defaultdict(_Tally)
+        self._counted: defaultdict[Subject, _Counted] = defaultdict(_Counted)
         self._stacks: dict[Clock, list[tuple[Any, Subject]]] = {}
         self._scopes: set[Clock] = set()
 
@@ -59,7 +59,7 @@ class FlopMeter:
         """A call begins now."""
         self._stacks.setdefault(local.thread.clock, []).append((call, what))
         with self._lock:
-            self._tallies[what].calls += 1
+            self._counted[what].calls += 1
 
     def end(self, call: Any) -> None:
         """A call ends now, well or not."""
@@ -92,13 +92,13 @@ class FlopMeter:
             return
         around = [what for _, what in stack] if stack else [self._outside(thread)]
         with self._lock:
-            own = self._tallies[around[-1]]
+            own = self._counted[around[-1]]
             if reason:
                 own.uncounted[name_of(operator), reason] += 1
                 return
             own.operators[name_of(operator)] += flops
             for what in set(around):
-                self._tallies[what].total += flops
+                self._counted[what].total += flops
 
     def _outside(self, thread: Thread) -> Subject:
         backward = bool(thread.runs or thread.worker)
@@ -109,33 +109,33 @@ class FlopMeter:
     def rows(self) -> list[FlopRow]:
         """What was counted so far."""
         with self._lock:
-            return [_row(what, tally) for what, tally in self._tallies.items()]
+            return [_row(what, counted) for what, counted in self._counted.items()]
 
     def uncounted(self) -> list[UncountedRow]:
         """The operators without a number."""
         with self._lock:
             return [
                 UncountedRow(**what._asdict(), operator=operator, calls=calls, reason=reason)
-                for what, tally in self._tallies.items()
-                for (operator, reason), calls in tally.uncounted.items()
+                for what, counted in self._counted.items()
+                for (operator, reason), calls in counted.uncounted.items()
             ]
 
     def total(self) -> int:
         """All FLOPs together."""
         with self._lock:
-            return sum(tally.operators.total() for tally in self._tallies.values())
+            return sum(counted.operators.total() for counted in self._counted.values())
 
     def reset(self) -> None:
         """Forget what was counted; calls that run are not disturbed."""
         with self._lock:
-            self._tallies.clear()
+            self._counted.clear()
 
 
-def _row(what: Subject, tally: _Tally) -> FlopRow:
+def _row(what: Subject, counted: _Counted) -> FlopRow:
     return FlopRow(
         **what._asdict(),
-        calls=tally.calls,
-        self_flops=tally.operators.total(),
-        total_flops=tally.total,
-        operators=tuple(tally.operators.most_common()),
+        calls=counted.calls,
+        self_flops=counted.operators.total(),
+        total_flops=counted.total,
+        operators=tuple(counted.operators.most_common()),
     )

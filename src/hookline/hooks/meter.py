@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hookline.core.clock import Clock
 from hookline.core.records import TimeRow
 from hookline.core.thread import local
-from hookline.hooks.series import Series
+from hookline.hooks.durations import Durations
 from hookline.hooks.subject import Subject
 
 
@@ -64,7 +64,7 @@ class TimeMeter:
 
     def __init__(self, history: int, new_event: Callable[[], Any] | None = None) -> None:
         self.history: deque[tuple[Subject, int]] = deque(maxlen=history)
-        self.series: defaultdict[Subject, Series] = defaultdict(Series)
+        self.durations: defaultdict[Subject, Durations] = defaultdict(Durations)
         self.outermost = 0
         self.clock = "host" if new_event is None else "device"
         self.listener: Callable[[Timed], None] | None = None
@@ -140,7 +140,7 @@ class TimeMeter:
             self.outermost += duration
         else:
             frame.around.inside += duration
-        self.series[frame.what].add(duration, frame.inside)
+        self.durations[frame.what].add(duration, frame.inside)
         self.history.append((frame.what, duration))
         if self.listener is not None and frame.place is not None:
             self.listener(Timed(frame.what, *frame.place, begin, duration))
@@ -153,11 +153,11 @@ class TimeMeter:
     def slowest(self) -> tuple[Subject, float] | None:
         """What took most time of its own so far, and its share of all; waits for nothing."""
         with self._lock:
-            found = list(self.series.items())
+            found = list(self.durations.items())
         own: dict[tuple[str, str | None, str], int] = {}
-        for what, series in found:
+        for what, durations in found:
             place = what.root, what.path, what.name
-            own[place] = own.get(place, 0) + series.self_total
+            own[place] = own.get(place, 0) + durations.self_total
         if not sum(own.values()):
             return None
         most = max(own, key=lambda place: own[place])
@@ -168,25 +168,25 @@ class TimeMeter:
         """What was measured so far."""
         self.settle()
         with self._lock:
-            return [self._row(what, series) for what, series in self.series.items()]
+            return [self._row(what, durations) for what, durations in self.durations.items()]
 
-    def _row(self, what: Subject, series: Series) -> TimeRow:
+    def _row(self, what: Subject, durations: Durations) -> TimeRow:
         return TimeRow(
             **what._asdict(),
             clock=self.clock,
-            calls=series.count,
-            self_time=series.self_total / 1e9,
-            total_time=series.total / 1e9,
-            minimum=series.minimum / 1e9,
-            median=series.median / 1e9,
-            maximum=series.maximum / 1e9,
+            calls=durations.count,
+            self_time=durations.self_total / 1e9,
+            total_time=durations.total / 1e9,
+            minimum=durations.minimum / 1e9,
+            median=durations.median / 1e9,
+            maximum=durations.maximum / 1e9,
         )
 
     def reset(self) -> None:
         """Forget what was measured; calls that run are not disturbed."""
         with self._lock:
             self._pending.clear()
-            self.series.clear()
+            self.durations.clear()
             self.history.clear()
             self.outermost = 0
 

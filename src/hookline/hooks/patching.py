@@ -64,7 +64,7 @@ _NO_GRADIENT: Final = (
 )
 _OTHER_CALLS: Final = "it was called, but not in the calls that the edit is for"
 
-Plan = Callable[[Any], Sequence[Placed]]
+Planned = Callable[[Any], Sequence[Placed]]
 """The edits for a call."""
 
 
@@ -82,7 +82,7 @@ class Patching:
         self._numbers: Final = Numbers()
         self.follow(lambda _: placed, placed)
 
-    def follow(self, plan: Plan, placed: Iterable[Placed]) -> None:
+    def follow(self, plan: Planned, placed: Iterable[Placed]) -> None:
         """Take the edits of each call from a plan.
 
         Args:
