@@ -5,11 +5,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from torch import Tensor, nn
+from torch import nn
 
 from hookline.core.calls import Key
 from hookline.core.records import Silent
 from hookline.errors import HookValueError
+from hookline.functions.call import Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward
 from hookline.hooks.store import Captures, Place, Store, near_or_all
@@ -116,15 +117,11 @@ class FunctionCaptureHook(Capturing, FunctionHook):
             )
             raise HookValueError(msg)
 
-    def forward_preprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_preprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Capture the inputs, before the function can change them."""
         self._take_input(function, self._address(function), in_data, {})
 
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Capture the output; of a function that only writes, what it wrote into."""
         if not function.recomputing:
             out = function.out
@@ -135,19 +132,13 @@ class FunctionCaptureHook(Capturing, FunctionHook):
                 self._goal.reached_function(function)
 
     def backward_preprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Capture the gradients of the outputs."""
         self._take_gradient(function, self._address(function), "grad", out_grad)
 
     def backward_postprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Capture the gradients that came late."""
         if function.window is not None and function.window.late:

@@ -85,18 +85,23 @@ class Goal:
             raise StopForward(self)
 
 
-class CaptureOptions(TypedDict, total=False):
-    """What can be asked for of every capture; see [capture][hookline.capture]."""
+class HoldOptions(TypedDict, total=False):
+    """What can be asked for of all that is held; see [attention][hookline.attention]."""
 
-    what: What | Collection[What]
     calls: Calls
-    copy: bool | None
-    keep_graph: bool
     reduce: Callable[[Tensor], Any] | None
     dtype: torch.dtype | None
     device: torch.device | str | None
     limit: int | None
     overflow: Overflow
+
+
+class CaptureOptions(HoldOptions, total=False):
+    """What can be asked for of every capture; see [capture][hookline.capture]."""
+
+    what: What | Collection[What]
+    copy: bool | None
+    keep_graph: bool
 
 
 class Capturing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookline.core.records import MemoryRow
+from hookline.functions.call import Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.allocator import CudaAllocator
 from hookline.hooks.measuring import Measuring
@@ -14,8 +15,6 @@ from hookline.modules.hook import ModuleHook
 from hookline.torch_base.tree import tensors
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from hookline.functions.call import FunctionCall
     from hookline.modules.call import ModuleCall
 
@@ -112,15 +111,11 @@ class FunctionMemoryHook(Memory, FunctionHook):
 
     name = "MemoryHook"
 
-    def forward_preprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_preprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Start to measure."""
         self._begin(function)
 
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Measure what the call leaves behind."""
         inputs = [tensor for tensor in in_data if tensor is not None]
         self._meter.end(function, function.outputs or (), inputs)

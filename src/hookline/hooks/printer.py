@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hookline.core.stream import Writable, print_to
-from hookline.functions.call import FunctionCall
+from hookline.functions.call import FunctionCall, Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.values import value_text
 from hookline.modules.hook import ModuleHook
@@ -77,17 +77,12 @@ class FunctionPrintHook(Printer, FunctionHook):
 
     name = "PrintHook"
 
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Print the outputs."""
         self._line("forward", function, leaves(function.result))
 
     def backward_preprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Print the gradients of the outputs."""
         named = ((f"out_grad[{place}]", gradient) for place, gradient in enumerate(out_grad))

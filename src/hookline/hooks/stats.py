@@ -11,7 +11,7 @@ from hookline.core.calls import Pass
 from hookline.core.phases import Phase
 from hookline.core.records import ParameterRow, StatsRow
 from hookline.errors import HookValueError
-from hookline.functions.call import FunctionCall
+from hookline.functions.call import FunctionCall, Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.amp import LossScale
 from hookline.hooks.measuring import Measuring
@@ -218,17 +218,12 @@ class FunctionStatsHook(Statistics, FunctionHook):
 
     name = "StatsHook"
 
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Measure the outputs."""
         self._add_outputs(function, function.result)
 
     def backward_postprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Measure the gradients of the outputs."""
         self._add_gradients(function, out_grad)
