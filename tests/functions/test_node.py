@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from hookline import FunctionHook, FunctionNode, HookNameError, HookTypeError, ModuleHook
 from hookline.core.thread import module_switch
+from tests.custom import Square
 from tests.logs import PHASES, FunctionLog
 
 
@@ -35,18 +36,6 @@ class Log(FunctionLog):
 
     def _log(self, phase, function):
         self.events.append((self.name, phase, function.label))
-
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return 2 * x * gradient
 
 
 def swish(x):

@@ -16,6 +16,7 @@ from hookline.core.records import TimeRow
 from hookline.functions import places
 from hookline.record.measures import Measures
 from hookline.record.run import Recorder
+from tests.custom import Square
 from tests.functions.reached import is_patched
 from tests.logs import FunctionLog
 
@@ -38,18 +39,6 @@ class Log(FunctionLog):
 
     def labels(self, phase="forward_pre"):
         return [label for p, label in self.events if p == phase]
-
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return 2 * x * gradient
 
 
 def modes():

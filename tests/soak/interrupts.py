@@ -25,6 +25,7 @@ from hookline.modules.places import everywhere, table
 from hookline.torch_base.stack import end_lending, lent
 from tests import logs
 from tests.conftest import leftovers
+from tests.custom import Double
 
 OURS = str(Path(hookline.__file__).parent)
 ENTRANCES = {"__exit__", "leave", "remove_object", "delete_hook", "remove", "close", "discard"}
@@ -106,18 +107,6 @@ class FunctionLog(logs.FunctionLog):
 
     def _log(self, phase, function):
         self.events.append((phase, function.label, function.recomputing))
-
-
-class Double(torch.autograd.Function):
-    """A custom function."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 2
 
 
 class Net(nn.Module):
