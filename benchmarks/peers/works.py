@@ -65,26 +65,26 @@ def _repeat(tools: Tools) -> int:
     return min(tool.repeat for tool in tools)
 
 
+def _capture(make: Callable[[], Subject], what: str, name: str, tools: Tools, plain: str) -> Work:
+    """What each tool captures of one kind, checked against plain hooks."""
+    made = make()
+    wanted = getattr(Raw(), what)(made)()
+    jobs = {"plain": whole(getattr(made, plain))}
+    for tool in tools:
+        if capture := getattr(tool, what)(made):
+            jobs[tool.name] = _checked(tool, capture, wanted)
+    return _work(name, jobs, 1, _repeat(tools))
+
+
 def outputs(make: Callable[[], Subject], name: str, tools: Tools) -> Work:
     """Every leaf's output."""
-    made = make()
-    wanted = Raw().outputs(made)()
-    jobs = {"plain": whole(made.forward)}
-    for tool in tools:
-        if capture := tool.outputs(made):
-            jobs[tool.name] = _checked(tool, capture, wanted)
-    return _work(f"outputs of all leaves ({name})", jobs, 1, _repeat(tools))
+    return _capture(make, "outputs", f"outputs of all leaves ({name})", tools, "forward")
 
 
 def gradients(make: Callable[[], Subject], name: str, tools: Tools) -> Work:
     """The gradient of every leaf's output."""
-    made = make()
-    wanted = Raw().gradients(made)()
-    jobs = {"plain": whole(made.backward)}
-    for tool in tools:
-        if capture := tool.gradients(made):
-            jobs[tool.name] = _checked(tool, capture, wanted)
-    return _work(f"gradients of all leaves' outputs ({name})", jobs, 1, _repeat(tools))
+    title = f"gradients of all leaves' outputs ({name})"
+    return _capture(make, "gradients", title, tools, "backward")
 
 
 def empty_hooks(tools: Tools, count: int = 200) -> Work:

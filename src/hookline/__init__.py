@@ -6,10 +6,12 @@ The names here are loaded when they are first used, so that reading a report nee
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hookline._version import __version__ as __version__
+from hookline.core import stream as _stream
 
 if TYPE_CHECKING:
     from hookline import edits as edits
@@ -90,7 +92,17 @@ if TYPE_CHECKING:
     from hookline.torch_base.selection import Selection as Selection
     from hookline.watch import Watch as Watch
     from hookline.watch import watch as watch
-else:
+
+
+def _print_tables(name: str, rows: Iterable[Any], file: Any) -> None:
+    from hookline.report.rows import print_rows
+
+    print_rows(name, rows, file)
+
+
+_stream.print_tables = _print_tables
+
+if not TYPE_CHECKING:
     from importlib import import_module
 
     from hookline._late import late

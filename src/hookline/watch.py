@@ -11,7 +11,6 @@ from torch import nn
 from hookline.core.demand import demand
 from hookline.core.entry import EMPTY, Entry
 from hookline.core.notes import add_detail
-from hookline.core.phases import Phase
 from hookline.core.records import Silent
 from hookline.core.registry import HookRegistry, discard_all
 from hookline.core.scope import Renamed, entries_of, no_hook, put_object
@@ -23,14 +22,13 @@ from hookline.modules.hook import ModuleHook
 from hookline.modules.places import registry_of
 from hookline.modules.targets import which_are_seen
 from hookline.modules.unreached import ModuleAim
-from hookline.torch_base.paths import Root, roots
+from hookline.torch_base.given import Given
 from hookline.torch_base.select import Where, check_model, patterns_of, selection_in
 from hookline.torch_base.selection import Choice, Selection, listed
 from hookline.watched import Watched
 
 Named: TypeAlias = Sequence[tuple[Any, str]]
 """Hooks, each with the name to register it under."""
-_FORWARD: Final = frozenset({Phase.FORWARD_PRE, Phase.FORWARD})
 
 
 def watch(
@@ -83,9 +81,9 @@ def watch(
     """
     named, patterns = _named(hooks), patterns_of(where)
     with module_switch.held():
-        root = roots.declare(check_model(model))
-        selection = selection_in(model, root.seats, patterns)
-        return Watch(root, selection, named, aimed=where is not None, prepend=prepend)
+        given = Given(check_model(model))
+        choices = selection_in(model, given.root.seats, patterns).choices
+        return Watch(given, choices, named, aimed=where is not None, prepend=prepend)
 
 
 class Watch:
@@ -94,24 +92,29 @@ class Watch:
     It keeps neither the model nor its modules alive.
 
     Args:
-        root: the model as a root, walked while its switch is held.
-        selection: what is watched in it.
+        given: the model, walked while the switch of modules is held.
+        choices: what is watched in it.
         hooks: the hooks, each with the name to register it under.
         aimed: whether it was chosen, so that hooks which can not be reached are told.
         prepend: run them before the hooks that are registered there.
     """
 
     def __init__(
-        self, root: Root, selection: Selection, hooks: Named, *, aimed: bool, prepend: bool = False
+        self,
+        given: Given,
+        choices: Sequence[Choice],
+        hooks: Named,
+        *,
+        aimed: bool,
+        prepend: bool = False,
     ) -> None:
         self._placed: list[tuple[HookRegistry, Entry]] = []
         self._aimed: Final = aimed
-        choices = selection.choices
         modules = [(hook, name) for hook, name in hooks if isinstance(hook, ModuleHook)]
         functions = [(hook, name) for hook, name in hooks if isinstance(hook, FunctionHook)]
         seen = which_are_seen(choices)
         _check_levels(modules, functions, choices)
-        self._watched = Watched(root, selection.model, choices, [name for _, name in modules])
+        self._watched = Watched(given, choices, [name for _, name in modules])
         try:
             if modules:
                 self._put_on_modules(modules, choices, seen, prepend=prepend)

@@ -15,7 +15,7 @@ from hookline.core.thread import local
 from hookline.errors import HookValueError
 from hookline.functions.chosen import Chosen
 from hookline.modules.silence import NO_GRADIENT, Reason, Reasons
-from hookline.torch_base.paths import Root, paths_in
+from hookline.torch_base.given import Given
 from hookline.torch_base.selection import Choice, Selection
 from hookline.torch_base.wrappers import class_names
 
@@ -60,8 +60,7 @@ class Watched:
     It keeps neither the model nor its modules alive.
 
     Args:
-        root: the model as a root.
-        model: the model as it was given.
+        given: the model.
         choices: what was selected in it.
         names: of the module hooks, which stand at the seats.
 
@@ -69,14 +68,12 @@ class Watched:
         chosen: the function hooks, by name, with what they are for.
     """
 
-    def __init__(
-        self, root: Root, model: nn.Module, choices: Iterable[Choice], names: Iterable[str]
-    ) -> None:
-        self.root: Final = root
+    def __init__(self, given: Given, choices: Iterable[Choice], names: Iterable[str]) -> None:
+        self.root: Final = given.root
+        self._given: Final = given
         self.seats: Final = [Seat(choice) for choice in choices]
         self.chosen: Final[list[tuple[str, Chosen]]] = []
         self._names: Final = list(names)
-        self._model: Final[Key[nn.Module]] = Key(model)
         self._first_pass = 1 + max((p.number for p in self._passes()), default=-1)
 
     @property
@@ -90,7 +87,7 @@ class Watched:
         Raises:
             HookValueError: the model is gone.
         """
-        model = self._model()
+        model = self._given.model
         if model is None:
             msg = f"the model of this watch ({self.root.name}) is gone"
             raise HookValueError(msg)
@@ -99,9 +96,9 @@ class Watched:
 
     def silent(self) -> list[Silent]:
         """The seats at which hooks never ran, each with the likely cause."""
-        model = self._model()
-        ran = self._ran()
-        reasons = Reasons(model, {} if model is None else paths_in(model), ran)
+        ran, given = self._ran(), self._given
+        given.walk(given.version)  # a change may have come unseen, while no hook was on
+        reasons = Reasons(given.model, given.seats, ran)
         found: dict[tuple[int, Reason], list[str]] = {}
         for place, seat in enumerate(self.seats):
             for name, reason in (

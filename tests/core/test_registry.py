@@ -1,7 +1,6 @@
 """Where registrations live: order, names, snapshots, and changes from several threads."""
 
 import gc
-import sys
 import threading
 from weakref import ref
 
@@ -244,14 +243,6 @@ def test_a_registry_is_always_true(registry):
     registry.add(entry("b"))
     assert repr(registry) == "<HookRegistry: a, b>"
     registry.clear()
-
-
-@pytest.fixture
-def frequent_switches():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("frequent_switches")

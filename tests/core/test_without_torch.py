@@ -16,7 +16,7 @@ def submodules(package):
     return [f"hookline.{package}", *(name for _, name, _ in found)]
 
 
-RECORD = ["bottom", "live", "measures", "merge", "ranks", "rows", "runs", "schema", "store"]
+RECORD = ["bottom", "live", "measures", "merge", "pace", "ranks", "rows", "runs", "schema", "store"]
 LIGHT = [
     *("hookline", "hookline.errors", *submodules("core"), *submodules("report")),
     *(f"hookline.record.{name}" for name in RECORD),

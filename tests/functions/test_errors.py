@@ -9,13 +9,13 @@ from hookline import FunctionHook, FunctionNode, ModuleHook, TimerHook
 from hookline.core.thread import local
 from hookline.module_hooks import TimerHook as ModuleTimerHook
 from tests.functions.reached import is_patched
+from tests.logs import PHASES, FunctionLog
 
-PHASES = ("forward_pre", "forward", "backward_pre", "backward")
 ERRORS = (ValueError, KeyboardInterrupt, SystemExit)
 CLEANED = "while cleaning up: "
 
 
-class Log(FunctionHook):
+class Log(FunctionLog):
     """Notes every event of a function, and raises at one of them."""
 
     def __init__(self, name, events, *, at=None, error=None, function="exp", aborted_error=None):
@@ -31,18 +31,6 @@ class Log(FunctionHook):
         self.events.append((self.name, phase, function.name))
         if (phase, function.name) == (self.at, self.function) and self.error is not None:
             raise self.error
-
-    def forward_preprocess(self, function, in_data):
-        self._log("forward_pre", function)
-
-    def forward_postprocess(self, function, in_data):
-        self._log("forward", function)
-
-    def backward_preprocess(self, function, in_data, out_grad):
-        self._log("backward_pre", function)
-
-    def backward_postprocess(self, function, in_data, out_grad):
-        self._log("backward", function)
 
     def aborted(self, call, exception):
         self.events.append((self.name, "aborted", call.name))

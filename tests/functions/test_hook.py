@@ -3,6 +3,7 @@
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 
 import pytest
 import torch
@@ -26,46 +27,14 @@ from hookline import (
     get_module_hooks,
 )
 from hookline.core.phases import Phase
-
-PHASES = ("forward_pre", "forward", "backward_pre", "backward")
-CALLBACKS = {
-    "forward_pre": "forward_preprocess",
-    "forward": "forward_postprocess",
-    "backward_pre": "backward_preprocess",
-    "backward": "backward_postprocess",
-}
+from tests.logs import CALLBACKS, PHASES, FunctionLog, Noted
 
 
-class Log(FunctionHook):
-    """Notes every event, in a list that several hooks may share."""
-
-    def __init__(self, name="Log", events=None, note=lambda hook, function: function.name):
-        self.name = name
-        self.events = [] if events is None else events
-        self.note = note
-
-    def _log(self, what, function):
-        self.events.append((what, self.note(self, function)))
-
-    def forward_preprocess(self, function, in_data):
-        self._log("forward_pre", function)
-
-    def forward_postprocess(self, function, in_data):
-        self._log("forward", function)
-
-    def backward_preprocess(self, function, in_data, out_grad):
-        self._log("backward_pre", function)
-
-    def backward_postprocess(self, function, in_data, out_grad):
-        self._log("backward", function)
-
-    def aborted(self, function, exception):
-        self._log("aborted", function)
+class Log(Noted, FunctionLog):
+    called = attrgetter("name")
 
 
-def named(name, events):
-    """A log that notes its own name at each event."""
-    return Log(name, events, lambda hook, function: hook.name)
+named = Log.named
 
 
 def doing(phase, action, only=None, **attributes):

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.autograd.profiler import record_function
 from torch.nn import functional as F
 from torch.overrides import get_testing_overrides, resolve_name
 
 from hookline import FunctionHook
 from hookline.functions.naming import ALIASES, Kind, classify, name_of_node, writes
+from tests.custom import Cube
 
 
 class Names(FunctionHook):
@@ -332,19 +332,6 @@ def test_functions_that_do_not_write(name):
 
 
 # ------------------------------------------------------------------------- names by the node
-
-
-class Cube(Function):
-    """A custom function."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 3 * ctx.saved_tensors[0] ** 2
 
 
 def square():

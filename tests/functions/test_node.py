@@ -16,9 +16,11 @@ from torch.nn import functional as F
 
 from hookline import FunctionHook, FunctionNode, HookNameError, HookTypeError, ModuleHook
 from hookline.core.thread import module_switch
+from tests.custom import Square
+from tests.logs import PHASES, FunctionLog
 
 
-class Log(FunctionHook):
+class Log(FunctionLog):
     """Notes every event, in a list that several hooks may share."""
 
     def __init__(self, name="Log", events=None):
@@ -34,33 +36,6 @@ class Log(FunctionHook):
 
     def _log(self, phase, function):
         self.events.append((self.name, phase, function.label))
-
-    def forward_preprocess(self, function, in_data):
-        self._log("forward_pre", function)
-
-    def forward_postprocess(self, function, in_data):
-        self._log("forward", function)
-
-    def backward_preprocess(self, function, in_data, out_grad):
-        self._log("backward_pre", function)
-
-    def backward_postprocess(self, function, in_data, out_grad):
-        self._log("backward", function)
-
-
-ALL = ("forward_pre", "forward", "backward_pre", "backward")
-
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return 2 * x * gradient
 
 
 def swish(x):
@@ -96,7 +71,7 @@ def test_c4_only_that_function():
     y.sum().backward()
     relu.delete_hook("Log")
 
-    assert [phase for _, phase, _ in log.events] == list(ALL)
+    assert [phase for _, phase, _ in log.events] == list(PHASES)
     assert {label.partition("[")[0] for _, _, label in log.events} == {"relu"}
     assert torch.equal(y, torch.relu(x * 2))
     assert torch.equal(x.grad, torch.tensor([0.0, 2.0]))
@@ -265,7 +240,7 @@ def test_compiled_function():
     compiled(x).sum().backward()
     compiled.delete_hook("Log")
 
-    assert [phase for _, phase, _ in log.events] == list(ALL)
+    assert [phase for _, phase, _ in log.events] == list(PHASES)
     assert len({label for _, _, label in log.events}) == 1
     assert log.events[0][2].startswith("swish[")
     assert torch.equal(x.grad, expected)
@@ -434,7 +409,7 @@ def test_c5_scoped_hooks_come_first():
 
     order = ("scoped 1", "scoped 2", "own 1", "own 2")
     mine = [(name, phase) for name, phase, label in events if "swish" in label]
-    assert mine == [(name, phase) for phase in ALL for name in order]
+    assert mine == [(name, phase) for phase in PHASES for name in order]
 
 
 def test_c5_local_hook_takes_the_place_of_a_scoped_one():
@@ -493,7 +468,7 @@ def test_c4_alive_until_backward():
     y, node = forward(x)
     log.targets.clear()
     y.sum().backward()
-    assert [phase for _, phase, _ in log.events] == list(ALL)
+    assert [phase for _, phase, _ in log.events] == list(PHASES)
 
     del y
     assert node() is None

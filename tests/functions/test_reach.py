@@ -17,6 +17,7 @@ from hookline.functions import places, reach
 from hookline.record.measures import Measures
 from hookline.record.run import Recorder
 from hookline.torch_base.private import apply_owner
+from tests.custom import Double
 from tests.functions.reached import BOUND_IS_SEEN, is_patched
 
 
@@ -44,16 +45,6 @@ class Counting(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         self.names.append(func.__name__)
         return func(*args, **(kwargs or {}))
-
-
-class Double(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 2
 
 
 bound = Double.apply  # before any hook is on

@@ -11,17 +11,19 @@ import pytest
 import torch
 from torch import nn
 
-from hookline import FunctionHook, HookNameError, get_function_hooks
+from hookline import HookNameError, get_function_hooks
 from hookline.core.records import TimeRow
 from hookline.functions import places
 from hookline.record.measures import Measures
 from hookline.record.run import Recorder
+from tests.custom import Square
 from tests.functions.reached import is_patched
+from tests.logs import FunctionLog
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-class Log(FunctionHook):
+class Log(FunctionLog):
     """Notes the phase, the function and the thread of every event."""
 
     def __init__(self, name="Log"):
@@ -35,32 +37,8 @@ class Log(FunctionHook):
         self.threads.add(threading.get_ident())
         self.calls.append(function)
 
-    def forward_preprocess(self, function, in_data):
-        self._log("forward_pre", function)
-
-    def forward_postprocess(self, function, in_data):
-        self._log("forward", function)
-
-    def backward_preprocess(self, function, in_data, out_grad):
-        self._log("backward_pre", function)
-
-    def backward_postprocess(self, function, in_data, out_grad):
-        self._log("backward", function)
-
     def labels(self, phase="forward_pre"):
         return [label for p, label in self.events if p == phase]
-
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return 2 * x * gradient
 
 
 def modes():

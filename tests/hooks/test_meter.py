@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from hookline.core.thread import local
-from hookline.hooks.meter import Measured, TimeMeter
+from hookline.hooks.meter import TimeMeter
+from hookline.hooks.subject import Subject
 
 
 def measured(path, **changes):
     fields = {"root": "Net", "type": "M", "level": "module", "mode": "train"}
-    fields |= {"direction": "forward", "name": "", "clock": "host"}
-    return Measured(**{**fields, "path": path, **changes})
+    fields |= {"direction": "forward", "name": ""}
+    return Subject(**{**fields, "path": path, **changes})
 
 
 class Device:
@@ -64,7 +65,7 @@ def run(meter, calls, now=0):
     """Measure calls, each `(path, own nanoseconds before, calls inside, after)`; gives the end."""
     for path, before, inside, after in calls:
         call = SimpleNamespace(now=now)
-        meter.begin(call, path, measured(path))
+        meter.begin(call, measured(path))
         now = run(meter, inside, now + before)
         call.now = now = now + after
         meter.end(call)
@@ -75,6 +76,11 @@ def totals(meter):
     if meter.clock == "host":
         meter.settle()
     return {what.path: (s.count, s.total, s.self_total) for what, s in meter.series.items()}
+    return {what.path: (s.count, s.total, s.self_total) for what, s in meter.durations.items()}
+
+
+def history(meter):
+    return [(what.path, duration) for what, duration in meter.history]
 
 
 # Calls that nest.
@@ -109,8 +115,7 @@ def test_history_is_in_the_order_of_ends_and_bounded():
     meter = TimeMeter(3)
     run(meter, [("a", 1, [("b", 2, [("c", 3, [], 0)], 0)], 0), ("d", 4, [], 0)])
 
-    meter.settle()
-    assert list(meter.history) == [("b", 5e-9), ("a", 6e-9), ("d", 4e-9)]
+    assert history(meter) == [("b", 5), ("a", 6), ("d", 4)]
 
 
 def test_what_differs_is_kept_apart():
@@ -118,7 +123,7 @@ def test_what_differs_is_kept_apart():
     meter = TimeMeter(10)
     for direction in ("forward", "backward", "forward"):
         call = SimpleNamespace(now=0)
-        meter.begin(call, "a", measured("a", direction=direction))
+        meter.begin(call, measured("a", direction=direction))
         call.now = 10
         meter.end(call)
 
@@ -149,15 +154,14 @@ def test_ends_in_another_order():
     """Calls may end in another order than that of their begins; each has its own time."""
     meter = TimeMeter(10)
     first, second = SimpleNamespace(now=0), SimpleNamespace(now=10)
-    meter.begin(first, "first", measured("first"))
-    meter.begin(second, "second", measured("second"))
+    meter.begin(first, measured("first"))
+    meter.begin(second, measured("second"))
     first.now = 100
     meter.end(first)
     second.now = 130
     meter.end(second)
 
-    meter.settle()
-    assert list(meter.history) == [("first", 100e-9), ("second", 120e-9)]
+    assert history(meter) == [("first", 100), ("second", 120)]
     assert meter._stacks == {}
 
 
@@ -166,7 +170,7 @@ def test_end_without_a_begin():
     meter = TimeMeter(10)
     meter.end(SimpleNamespace(now=5))
     outer = SimpleNamespace(now=0)
-    meter.begin(outer, "a", measured("a"))
+    meter.begin(outer, measured("a"))
     meter.end(SimpleNamespace(now=5))
     outer.now = 7
     meter.end(outer)
@@ -179,7 +183,7 @@ def test_one_call_measured_twice():
     meter = TimeMeter(10)
     call = SimpleNamespace(now=0)
     for _ in range(2):
-        meter.begin(call, "a", measured("a"))
+        meter.begin(call, measured("a"))
     call.now = 10
     for _ in range(2):
         meter.end(call)
@@ -191,7 +195,7 @@ def test_one_call_measured_twice():
 def test_dropped_calls():
     """Calls whose end will not come are forgotten: later ones are outermost again."""
     meter = TimeMeter(10)
-    meter.begin(SimpleNamespace(now=0), "a", measured("a"))
+    meter.begin(SimpleNamespace(now=0), measured("a"))
     meter.drop_running()
     run(meter, [("b", 5, [], 0)])
 
@@ -203,7 +207,7 @@ def test_reset_keeps_what_runs():
     """What was measured is forgotten; a call that runs is measured to its end."""
     meter = TimeMeter(10)
     outer = SimpleNamespace(now=0)
-    meter.begin(outer, "a", measured("a"))
+    meter.begin(outer, measured("a"))
     run(meter, [("b", 5, [], 0)])
     meter.reset()
     assert (meter.rows(), list(meter.history), meter.outermost) == ([], [], 0)
@@ -221,7 +225,7 @@ def test_threads_have_stacks_of_their_own():
     """Calls of two threads that overlap in time are not inside each other."""
     meter = TimeMeter(10)
     call = SimpleNamespace(now=0)
-    meter.begin(call, "here", measured("here"))
+    meter.begin(call, measured("here"))
     with ThreadPoolExecutor(1) as pool:
         pool.submit(run, meter, [("there", 5, [("inner", 3, [], 0)], 0)]).result()
     call.now = 50
@@ -237,7 +241,7 @@ def test_thread_with_a_borrowed_clock():
     meter = TimeMeter(10)
     caller = local.thread
     outer = SimpleNamespace(now=0)
-    meter.begin(outer, "outer", measured("outer"))
+    meter.begin(outer, measured("outer"))
 
     def work():
         local.thread.borrow(caller)
@@ -286,7 +290,7 @@ def device_run(meter, device, calls):
     """As `run`, with milliseconds of work on the device."""
     for path, before, inside, after in calls:
         call = SimpleNamespace()
-        meter.begin(call, path, measured(path, clock="device"))
+        meter.begin(call, measured(path))
         device.work(before)
         device_run(meter, device, inside)
         device.work(after)
@@ -307,7 +311,7 @@ def test_device_times_are_those_of_its_events(meter, device):
 def test_device_events_are_read_late_and_without_waiting(meter, device):
     """While the device works nothing is read and nothing waits; what is through is read later."""
     device_run(meter, device, [("a", 1, [("b", 2, [], 0)], 0)])
-    assert meter.series == {}
+    assert meter.durations == {}
 
     device.finish(3)  # the events are: begin a, begin b, end b, end a
     device_run(meter, device, [("c", 3, [], 0)])
@@ -324,7 +328,7 @@ def test_device_reads_children_before_parents(meter, device):
     device.finish()
     meter.settle()
 
-    assert [label for label, _ in meter.history] == ["c", "b", "a"] * 2
+    assert [path for path, _ in history(meter)] == ["c", "b", "a"] * 2
     ms = 1_000_000
     assert totals(meter) == {
         "c": (2, 8 * ms, 8 * ms),
@@ -336,7 +340,7 @@ def test_device_reads_children_before_parents(meter, device):
 def test_device_settle_waits(meter, device):
     """Asked for its results, the meter waits for the device."""
     device_run(meter, device, [("a", 1, [("b", 2, [], 0)], 0)])
-    assert meter.series == {}
+    assert meter.durations == {}
     meter.settle()
 
     assert device.waits == 2  # for the end of b, then for that of a

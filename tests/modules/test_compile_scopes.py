@@ -10,7 +10,6 @@ from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 from hookline import (
     FunctionHook,
     FunctionNode,
-    ModuleHook,
     add_hook,
     capture,
     edits,
@@ -19,6 +18,7 @@ from hookline import (
     patch,
     watch,
 )
+from tests.logs import PHASES, ModuleLog
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -33,21 +33,12 @@ class Net(nn.Module):
         return self.body(self.first(x))
 
 
-class Events(ModuleHook):
+class Events(ModuleLog):
     def __init__(self):
         self.seen = []
 
-    def forward_preprocess(self, call):
-        self.seen.append(("pre", call.label, call.type))
-
-    def forward_postprocess(self, call):
-        self.seen.append(("post", call.label, call.type))
-
-    def backward_preprocess(self, call):
-        self.seen.append(("backward pre", call.label, call.type))
-
-    def backward_postprocess(self, call):
-        self.seen.append(("backward post", call.label, call.type))
+    def _log(self, phase, call):
+        self.seen.append((phase, call.label, call.type))
 
 
 class Functions(FunctionHook):
@@ -113,9 +104,7 @@ def test_a_region_is_one_call(make):
         if make == "inside":
             fast = torch.compile(net, backend="aot_eager")
         step(fast, x)
-    assert events.seen == [
-        (phase, "Net", "Net") for phase in ("pre", "post", "backward pre", "backward post")
-    ]
+    assert events.seen == [(phase, "Net", "Net") for phase in PHASES]
 
 
 def test_a_hook_object_on_the_model_sees_the_region():
@@ -126,9 +115,7 @@ def test_a_hook_object_on_the_model_sees_the_region():
         with put(net, events):
             fast = torch.compile(net, backend="aot_eager")
             step(fast, x)
-            assert events.seen == [
-                (phase, "Net", "Net") for phase in ("pre", "post", "backward pre", "backward post")
-            ]
+            assert events.seen == [(phase, "Net", "Net") for phase in PHASES]
         events.seen.clear()
         with put(net, events):
             step(fast, x)
@@ -181,7 +168,7 @@ def test_what_is_hidden_in_a_region_is_reported():
     with watch(fast, events) as watched, torch.compiler.set_stance("force_eager"):
         step(fast, x)
         assert watched.silent() == []
-    assert [label for phase, label, _ in events.seen if phase == "pre"] == [
+    assert [label for phase, label, _ in events.seen if phase == "forward_pre"] == [
         "Net",
         "first",
         "body",

@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 
 import pytest
 import torch
@@ -25,46 +26,14 @@ from hookline import (
     hooks_of,
 )
 from hookline.core.phases import Phase
-
-PHASES = ("forward_pre", "forward", "backward_pre", "backward")
-CALLBACKS = {
-    "forward_pre": "forward_preprocess",
-    "forward": "forward_postprocess",
-    "backward_pre": "backward_preprocess",
-    "backward": "backward_postprocess",
-}
+from tests.logs import CALLBACKS, PHASES, ModuleLog, Noted
 
 
-class Log(ModuleHook):
-    """Notes every event, in a list that several hooks may share."""
-
-    def __init__(self, name="Log", events=None, note=lambda hook, call: call.label):
-        self.name = name
-        self.events = [] if events is None else events
-        self.note = note
-
-    def _log(self, what, call):
-        self.events.append((what, self.note(self, call)))
-
-    def forward_preprocess(self, call):
-        self._log("forward_pre", call)
-
-    def forward_postprocess(self, call):
-        self._log("forward", call)
-
-    def backward_preprocess(self, call):
-        self._log("backward_pre", call)
-
-    def backward_postprocess(self, call):
-        self._log("backward", call)
-
-    def aborted(self, call, exception):
-        self._log("aborted", call)
+class Log(Noted, ModuleLog):
+    called = attrgetter("label")
 
 
-def named(name, events):
-    """A log that notes its own name at each event."""
-    return Log(name, events, lambda hook, call: hook.name)
+named = Log.named
 
 
 def doing(phase, action, **attributes):
@@ -890,8 +859,7 @@ def test_c9_a_hook_without_aborted_is_left_alone():
 def directed(*phases):
     """A log that has the callbacks of some phases only."""
     body = {CALLBACKS[phase]: getattr(Log, CALLBACKS[phase]) for phase in phases}
-    body |= {"__init__": Log.__init__, "_log": Log._log, "aborted": Log.aborted}
-    return type("Directed", (ModuleHook,), body)
+    return type("Directed", (Noted, ModuleHook), {**body, "called": Log.called})
 
 
 @pytest.mark.parametrize("failing", PHASES)

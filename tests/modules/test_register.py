@@ -42,18 +42,6 @@ class Fails(nn.Module):
         raise error
 
 
-@pytest.fixture
-def x():
-    torch.manual_seed(0)
-    return torch.randn(3, 10)
-
-
-@pytest.fixture
-def linear():
-    torch.manual_seed(1)
-    return nn.Linear(10, 5)
-
-
 # The documentation's examples.
 
 

@@ -21,6 +21,7 @@ import hookline
 from hookline import GradInput
 from hookline.errors import HookTypeError, HookValueError
 from hookline.torch_base.tree import leaves, map_tensors, tensors
+from tests.custom import Cube
 
 FORMS = ("local", "global")
 
@@ -30,18 +31,6 @@ def register(form, kind, module, hook):
     if form == "local":
         return getattr(hookline, f"register_{kind}")(module, hook)
     return getattr(hookline, f"register_module_{kind}")(hook)
-
-
-@pytest.fixture
-def x():
-    torch.manual_seed(0)
-    return torch.randn(3, 10)
-
-
-@pytest.fixture
-def linear():
-    torch.manual_seed(1)
-    return nn.Linear(10, 5)
 
 
 class Pair(NamedTuple):
@@ -960,18 +949,6 @@ def test_p5_an_encoder_layer_with_all_its_modules(x):
     assert_same_gradients(hooked, plain)
     # The output projection of the attention is used by a fused function and never called.
     assert len(calls) == 2 * (len(list(layer.modules())) - 1)
-
-
-class Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return grad * 3 * x**2
 
 
 class Cubes(nn.Module):

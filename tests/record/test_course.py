@@ -13,14 +13,15 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import hookline
-from hookline.hooks.meter import Measured, Timed
+from hookline.hooks.meter import Timed
+from hookline.hooks.subject import Subject
 from hookline.record import course
 from hookline.record.course import PASSES, Course
 from hookline.record.rows import EventRow
 
 
 def timed(number, path="a", root="Net", begin=0, duration=1_000_000_000):
-    what = Measured(root, path, "Linear", "module", "train", "forward", "", "host")
+    what = Subject(root, path, "Linear", "module", "train", "forward")
     return Timed(what, 0, number, 0, 0, begin, duration)
 
 

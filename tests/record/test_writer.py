@@ -19,7 +19,7 @@ import hookline
 from hookline.core.records import FlopRow, MemoryRow, StatsRow, TimeRow
 from hookline.errors import RunFileError
 from hookline.module_hooks import TimerHook
-from hookline.record import writer
+from hookline.record import pace, writer
 from hookline.record.measures import Measures
 from hookline.record.rows import EventRow, FaultRow, ModuleRow, PassRow, RunRow
 from hookline.record.run import Recorder
@@ -38,7 +38,7 @@ def path(tmp_path):
 def eager(monkeypatch):
     """A writer that writes as often as it can."""
     monkeypatch.setattr(writer, "INTERVAL", 0.001)
-    monkeypatch.setattr(writer, "_SHARE", 0)
+    monkeypatch.setattr(pace, "SHARE", 0)
     monkeypatch.setattr(Writer.__init__, "__defaults__", (0.001,))
 
 

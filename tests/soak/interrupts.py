@@ -16,14 +16,16 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import hookline
-from hookline import FunctionHook, FunctionNode, ModuleHook
+from hookline import FunctionNode
 from hookline.core.thread import local
 from hookline.function_hooks import TimerHook as FunctionTimer
 from hookline.functions.places import everywhere as functions
 from hookline.module_hooks import TimerHook
 from hookline.modules.places import everywhere, table
 from hookline.torch_base.stack import end_lending, lent
+from tests import logs
 from tests.conftest import leftovers
+from tests.custom import Double
 
 OURS = str(Path(hookline.__file__).parent)
 ENTRANCES = {"__exit__", "leave", "remove_object", "delete_hook", "remove", "close", "discard"}
@@ -82,7 +84,7 @@ def _is_entrance(frame):
     return False
 
 
-class Log(ModuleHook):
+class Log(logs.ModuleLog):
     """Notes module events."""
 
     timed = True
@@ -91,20 +93,11 @@ class Log(ModuleHook):
     def __init__(self):
         self.events = []
 
-    def forward_preprocess(self, call):
-        self.events.append(("forward_pre", call.path, call.index, call.recomputing))
-
-    def forward_postprocess(self, call):
-        self.events.append(("forward", call.path, call.index, call.recomputing))
-
-    def backward_preprocess(self, call):
-        self.events.append(("backward_pre", call.path, call.index, call.recomputing))
-
-    def backward_postprocess(self, call):
-        self.events.append(("backward", call.path, call.index, call.recomputing))
+    def _log(self, phase, call):
+        self.events.append((phase, call.path, call.index, call.recomputing))
 
 
-class FunctionLog(FunctionHook):
+class FunctionLog(logs.FunctionLog):
     """Notes function events."""
 
     timed = True
@@ -112,29 +105,8 @@ class FunctionLog(FunctionHook):
     def __init__(self):
         self.events = []
 
-    def forward_preprocess(self, function, in_data):
-        self.events.append(("forward_pre", function.label, function.recomputing))
-
-    def forward_postprocess(self, function, in_data):
-        self.events.append(("forward", function.label, function.recomputing))
-
-    def backward_preprocess(self, function, in_data, out_grad):
-        self.events.append(("backward_pre", function.label, function.recomputing))
-
-    def backward_postprocess(self, function, in_data, out_grad):
-        self.events.append(("backward", function.label, function.recomputing))
-
-
-class Double(torch.autograd.Function):
-    """A custom function."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 2
+    def _log(self, phase, function):
+        self.events.append((phase, function.label, function.recomputing))
 
 
 class Net(nn.Module):

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -17,23 +17,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from hookline.errors import HookTypeError
 from hookline.torch_base.tree import Tree, describe, leaves, map_tensors, tensors
-
-
-class Pair(NamedTuple):
-    first: object
-    second: object
-
+from tests.torch_base.kinds import Attributed, Bag, Frozen, Pair, Plain, Row
 
 Loose = namedtuple("Loose", "left right", defaults=(None,))  # noqa: PYI024 - the other way to make one
-
-
-class Attributed(tuple):  # noqa: SLOT001 - it is here for its `__dict__`
-    """A tuple subclass with a constructor of its own, and attributes."""
-
-    def __new__(cls, label, *items):
-        made = super().__new__(cls, items)
-        made.label = label
-        return made
 
 
 class Strict(NamedTuple("Strict", [("number", object)])):
@@ -105,28 +91,6 @@ class TwinDict(dict):
     def __init__(self, **items):
         super().__init__(items)
         vars(self).update(items)
-
-
-class Bag(UserDict):
-    def __init__(self, name, items):
-        self.name = name
-        super().__init__(items)
-
-
-class Row(UserList):
-    pass
-
-
-@dataclass
-class Plain:
-    logits: object
-    extra: object = None
-
-
-@dataclass(frozen=True)
-class Frozen:
-    logits: object
-    extra: object = None
 
 
 @dataclass(slots=True)

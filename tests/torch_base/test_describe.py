@@ -1,9 +1,7 @@
 """Short texts for values of any kind."""
 
 import warnings
-from collections import UserList
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,23 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.modeling_outputs import BaseModelOutput
 
 from hookline.torch_base.tree import Tree, describe
+from tests.torch_base.kinds import Pair, Plain, Row
 
 T1, T2 = torch.ones(2, 3), torch.zeros(4, dtype=torch.int64)
-
-
-class Pair(NamedTuple):
-    first: object
-    second: object
-
-
-class Row(UserList):
-    pass
-
-
-@dataclass
-class Plain:
-    logits: object
-    extra: object = None
 
 
 class Box:

@@ -1,7 +1,6 @@
 """Roots of modules, and the names of modules in them."""
 
 import copy
-import sys
 import threading
 from typing import NamedTuple
 from weakref import ref
@@ -365,15 +364,6 @@ def test_r5_roots_keep_no_module_alive():
         del model
 
     assert [key() for key in gone] == [None, None]
-
-
-@pytest.fixture
-def frequent_switches():
-    """Lets threads interrupt each other as often as can be."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("frequent_switches")

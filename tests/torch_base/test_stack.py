@@ -1,6 +1,5 @@
 """Whose call is it: passes, indexes, modes, steps, and the calls that checkpoints repeat."""
 
-import sys
 import threading
 from collections import Counter
 from typing import NamedTuple
@@ -729,15 +728,6 @@ def test_r8_a_backward_inside_a_forward():
 
 
 # ------------------------------------------------------------------------------------- threads
-
-
-@pytest.fixture
-def frequent_switches():
-    """Lets threads interrupt each other as often as can be."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("frequent_switches")

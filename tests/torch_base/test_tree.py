@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, UserDict, deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -13,40 +13,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from hookline.errors import HookValueError
 from hookline.torch_base.tree import Tree, describe, leaves, map_tensors, put_back, tensors
+from tests.torch_base.kinds import Attributed, Bag, Frozen, Pair, Plain
 
 T1, T2 = torch.ones(2, 3), torch.zeros(4, dtype=torch.int64)
-
-
-class Pair(NamedTuple):
-    first: object
-    second: object
-
-
-class Attributed(tuple):  # noqa: SLOT001 - it is here for its `__dict__`
-    """A tuple subclass with a constructor of its own, and attributes."""
-
-    def __new__(cls, label, *items):
-        made = super().__new__(cls, items)
-        made.label = label
-        return made
-
-
-class Bag(UserDict):
-    def __init__(self, name, items):
-        self.name = name
-        super().__init__(items)
-
-
-@dataclass
-class Plain:
-    logits: object
-    extra: object = None
-
-
-@dataclass(frozen=True)
-class Frozen:
-    logits: object
-    extra: object = None
 
 
 @dataclass(init=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hookline.errors import HookValueError, RunFileError
+from hookline.cli.told import told
 from hookline.record.runs import load
 from hookline.report.formats import FORMATS
 from hookline.report.formats import export as write
@@ -33,11 +33,10 @@ from hookline.report.formats import export as write
 def export(run: str, outputs: tuple[str, ...]) -> None:
     """Write RUN, a file that `hookline run -o` kept, in other formats."""
     try:
-        loaded = load(run)
-        for output in outputs:
-            write(loaded, Path(output))
-    except (HookValueError, RunFileError) as error:
-        raise click.ClickException(str(error)) from error
+        with told():
+            loaded = load(run)
+            for output in outputs:
+                write(loaded, Path(output))
     except OSError as error:
         msg = f"could not write {error.filename or 'the file'}: {error.strerror or error}"
         raise click.ClickException(msg) from error

@@ -191,7 +191,7 @@ def _load_hooks(options: Options, command: list[str]) -> AbstractContextManager[
     """Import and make what is needed; if that fails, the program runs without hooks."""
     try:
         return _Hooks(options, command)
-    except Exception:  # noqa: BLE001 (whatever our fault is)
+    except Exception:  # noqa: BLE001 - whatever our fault is
         _say_fault(sys.stderr, "could not load its hooks; the program runs without them")
         return None
 
@@ -222,7 +222,7 @@ class _Hooks:
                 self._live = _live(self._writer, self._stderr, self._say)
             if self._live is not None:
                 self._live.start()
-        except Exception:  # noqa: BLE001 (whatever our fault is)
+        except Exception:  # noqa: BLE001 - whatever our fault is
             _say_fault(self._stderr, "could not set its hooks; the program runs without hooks")
         return self
 
@@ -238,7 +238,7 @@ class _Hooks:
             if not isinstance(error, ProgramError):
                 _flush_stdout()
                 self._report(kept, self._options, self._stderr, self._say)
-        except Exception:  # noqa: BLE001 (whatever our fault is)
+        except Exception:  # noqa: BLE001 - whatever our fault is
             _say_fault(self._stderr, "could not make its report; the program is not affected")
 
     def _end_live(self, live: Live) -> None:
@@ -276,16 +276,16 @@ def _writer(options: Options, command: list[str], say: Any) -> Writer:
 def _live(writer: Writer, stderr: Any, say: Any) -> Live | None:
     """The line on the terminal; of several processes the first one shows it."""
     from hookline.record.live import Live
-    from hookline.record.ranks import Place
+    from hookline.record.ranks import Process
 
-    if Place.here().rank:
+    if Process.here().rank:
         return None
     try:
         if os.environ.get("TERM") == "dumb" or not stderr.isatty():
             say("--live needs a terminal, and stderr is none; the program runs without the line")
             return None
         return Live(writer.glance, stderr.fileno())
-    except Exception:  # noqa: BLE001 (whatever our fault is)
+    except Exception:  # noqa: BLE001 - whatever our fault is
         _say_fault(stderr, "could not start --live; the program runs without the line")
         return None
 

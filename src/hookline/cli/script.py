@@ -120,7 +120,7 @@ class Program(ABC):
         if not sys.flags.safe_path:
             sys.path[:1] = [self.folder]
 
-    def _forget(self) -> None:  # noqa: B027 (only plain scripts have something to forget)
+    def _forget(self) -> None:  # noqa: B027 - only plain scripts have something to forget
         """What Python does when the program's code has run."""
 
 
@@ -142,7 +142,7 @@ class _Script(Program):
         loader = (SourcelessFileLoader if compiled else SourceFileLoader)("__main__", self._path)
         namespace = vars(sys.modules["__main__"])
         namespace |= {"__file__": self._path, "__cached__": None, "__loader__": loader}
-        exec(self._code(loader), namespace)  # noqa: S102 (what the user asked for)
+        exec(self._code(loader), namespace)  # noqa: S102 - what the user asked for
 
     def _code(self, loader: SourceFileLoader | SourcelessFileLoader) -> CodeType:
         if isinstance(loader, SourcelessFileLoader):
@@ -276,7 +276,7 @@ def _call_hook(
         hook(kind, value, traceback)
     except SystemExit:
         raise
-    except BaseException as failure:  # noqa: BLE001 (Python catches all here too)
+    except BaseException as failure:  # noqa: BLE001 - Python catches all here too
         sys.stderr.write("Error in sys.excepthook:\n")
         failure.__traceback__ = _cut(failure.__traceback__)
         sys.__excepthook__(type(failure), failure, failure.__traceback__)

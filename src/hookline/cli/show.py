@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import click
 
+from hookline.cli.told import told
 from hookline.report.tables import TABLES
 
 _RUN = click.Path(dir_okay=False)
@@ -44,15 +43,12 @@ def show(run: str, *, everything: bool, tables: tuple[str, ...], sort: str) -> N
     A run that is still going on can be shown too, up to the last second. Of several processes the
     tables are those of the first, but for what is not finite; the table `ranks` compares them.
     """
+    from hookline.record.runs import load
+    from hookline.report.terminal import LINES, print_run
 
-    def work() -> None:
-        from hookline.record.runs import load
-        from hookline.report.terminal import LINES, print_run
-
-        limit = None if everything else LINES
+    limit = None if everything else LINES
+    with told():
         print_run(load(run, course=False), limit=limit, tables=tables, sort=sort)
-
-    _explained(work)
 
 
 @click.command(
@@ -80,24 +76,11 @@ def compare(before: str, after: str, *, threshold: float, everything: bool) -> N
     Times are those of a call, without calls inside. What is less than a hundredth of the model's
     is left out; so are norms that neither doubled nor halved, since they wander in training.
     """
+    from hookline.record.runs import load
+    from hookline.report.difference import print_difference
+    from hookline.report.terminal import LINES
 
-    def work() -> None:
-        from hookline.record.runs import load
-        from hookline.report.difference import print_difference
-        from hookline.report.terminal import LINES
-
-        limit = None if everything else LINES
+    limit = None if everything else LINES
+    with told():
         first, second = (load(path, course=False) for path in (before, after))
         print_difference(first, second, threshold, limit=limit)
-
-    _explained(work)
-
-
-def _explained(work: Callable[[], None]) -> None:
-    """Do it; what is wrong with what the user gave is told in a line."""
-    from hookline.errors import HookValueError, RunFileError
-
-    try:
-        work()
-    except (HookValueError, RunFileError) as error:
-        raise click.ClickException(str(error)) from error

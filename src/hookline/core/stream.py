@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, runtime_checkable
+
+print_tables: Callable[[str, Iterable[Any], Any], None]
+"""Prints the rows of a hook, given its name, them and a file, or None for standard output.
+
+Tables are a matter of reports, which stand on a floor above: the top of the package, which knows
+all floors, puts it here.
+"""
 
 
 @runtime_checkable

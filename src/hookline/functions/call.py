@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from hookline.core.handle import HookHandle
     from hookline.functions.node import FunctionNode
     from hookline.functions.window import FunctionWindow
+
+
+Tensors: TypeAlias = tuple[Tensor | None, ...]
+"""The inputs of a function or the gradients of its outputs; None for what is not there."""
 
 
 class FunctionCall(Call):
@@ -72,7 +76,13 @@ class FunctionCall(Call):
         return call if self.module_path is None else f"{self.module_path}:{call}"
 
     @property
-    def in_data(self) -> tuple[Tensor | None, ...]:
+    def result(self) -> Tensor | tuple[Tensor, ...]:
+        """The tensor that it returned or wrote into, or a tuple of several; as `outputs`."""
+        outputs = self.outputs or ()
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    @property
+    def in_data(self) -> Tensors:
         """The input tensors that are still there, in order; None for those that are not."""
         return tuple(map(operator.call, self.inputs))
 

@@ -15,25 +15,31 @@ from torch.optim.optimizer import (
 )
 
 from hookline.core.demand import demand
+from hookline.core.thread import Thread
 from hookline.torch_base.optimizers import is_part_of_a_step
 from hookline.torch_base.stack import current_thread
 
 
 @contextmanager
-def aside() -> Generator[None]:
-    """Let the thread's clock stand still, and its hooks rest."""
-    thread = current_thread()
+def at_rest(thread: Thread) -> Generator[None]:
+    """What runs here fires no hooks and takes no time, as in a hook object's callback."""
     timed, busy = demand.clock, thread.busy
     if timed:
         thread.clock.freeze()
     thread.busy = True
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         thread.busy = busy
         if timed:
             thread.clock.thaw()
+
+
+@contextmanager
+def aside() -> Generator[None]:
+    """Let the thread rest, and record no graph."""
+    with at_rest(current_thread()), torch.no_grad():
+        yield
 
 
 class StepWatch:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -13,35 +12,20 @@ from torch import Tensor, nn
 from hookline.core.patterns import FunctionPattern
 from hookline.core.records import Silent
 from hookline.core.thread import module_switch
+from hookline.functions.call import Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capture import Capture
-from hookline.hooks.capturing import Capturing
-from hookline.hooks.place_in import PlaceIn
-from hookline.hooks.store import Calls, Overflow
-from hookline.torch_base.paths import roots
+from hookline.hooks.capturing import Capturing, HoldOptions
+from hookline.hooks.watches import Watches
+from hookline.torch_base.given import Given
 from hookline.torch_base.readable import readable
 from hookline.torch_base.select import Pattern, check_model, selection_in
-from hookline.torch_base.selection import Choice, Selection, distinct
-from hookline.watch import Watch
+from hookline.torch_base.selection import Choice, distinct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hookline.functions.call import FunctionCall
 
-_numbers: Final = count()
 _FUNCTION: Final = "scaled_dot_product_attention"
-
-
-class AttentionOptions(TypedDict, total=False):
-    """What can be asked for of attention weights; see [attention][hookline.attention]."""
-
-    calls: Calls
-    reduce: Callable[[Tensor], Any] | None
-    dtype: torch.dtype | None
-    device: torch.device | str | None
-    limit: int | None
-    overflow: Overflow
 
 
 class AttentionHook(Capturing, FunctionHook):
@@ -71,12 +55,10 @@ class AttentionHook(Capturing, FunctionHook):
                  [0.5000, 0.5000]]])
     """
 
-    def __init__(self, **options: Unpack[AttentionOptions]) -> None:
+    def __init__(self, **options: Unpack[HoldOptions]) -> None:
         super().__init__(what="output", **options)
 
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Compute the weights once more."""
         if function.name != _FUNCTION or function.recomputing:
             return
@@ -115,7 +97,7 @@ class AttentionCapture(Capture):
 
 
 def attention(
-    model: nn.Module, *patterns: Pattern, **options: Unpack[AttentionOptions]
+    model: nn.Module, *patterns: Pattern, **options: Unpack[HoldOptions]
 ) -> AttentionCapture:
     """Capture the attention weights of a model that computes attention in one function.
 
@@ -131,7 +113,7 @@ def attention(
         model: the model.
         patterns: the modules whose forward calls the function, as [select][hookline.select] takes
             them; all that do, by default.
-        **options: see `AttentionOptions`.
+        **options: see `HoldOptions`.
 
             * calls: hold `"all"` calls of each module, only the `"first"` or only the `"last"`.
             * reduce: a function of the weights whose result is held in their place.
@@ -163,15 +145,14 @@ def attention(
                  [0.5000, 0.5000]]])
     """
     hook = AttentionHook(**options)
-    name = f"attention {next(_numbers)}"  # of its own, so that several may be open at once
     with module_switch.held():
-        root = roots.declare(check_model(model))
-        selected = selection_in(model, root.seats, patterns).choices
+        given = Given(check_model(model))
+        selected = selection_in(model, given.root.seats, patterns).choices
         chosen = distinct(_address(choice) for choice in selected)
-        hook.into(hook.store, None, PlaceIn(root))
-        watching = Watch(root, Selection(model, chosen), [(hook, name)], aimed=True)
+        hook.into(hook.store, None, given)
+        watches = Watches(given, [(hook, chosen)], "attention")
     paths = tuple(choice.path.rpartition(":")[0] for choice in chosen)
-    capture = AttentionCapture(hook.store, [watching], paths, None)
+    capture = AttentionCapture(hook.store, watches, paths, None)
     capture.everything = not patterns
     return capture
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
+from hookline.functions.call import Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.modules.hook import ModuleHook
 
@@ -62,32 +61,22 @@ class FunctionBrackets(FunctionHook):
         """A function begins: its `forward`, its `backward`, or a `recompute` of its forward."""
         raise NotImplementedError  # what it is that begins, each hook says
 
-    def forward_preprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_preprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Begin the forward."""
         self._begin(function, "recompute" if function.recomputing else "forward")
 
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """End the forward."""
         self._end(function)
 
     def backward_preprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Begin the backward."""
         self._begin(function, "backward")
 
     def backward_postprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """End the backward."""
         self._end(function)

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
-from torch import Tensor, nn
+from torch import nn
 
 from hookline.core.calls import Key
 from hookline.core.records import Silent
 from hookline.core.thread import module_switch
 from hookline.errors import HookValueError
+from hookline.functions.call import Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward
-from hookline.hooks.place_in import PlaceIn
 from hookline.hooks.store import Captures, Place, Store, near_or_all
+from hookline.hooks.watches import Watches
 from hookline.modules.hook import ModuleHook
 from hookline.modules.targets import can_be_called
-from hookline.torch_base.paths import Root, roots
+from hookline.torch_base.given import Given
 from hookline.torch_base.select import Pattern, check_model, selection_in
 from hookline.torch_base.selection import Choice, Selection, listed
-from hookline.watch import Watch
 
 if TYPE_CHECKING:
     from hookline.functions.call import FunctionCall
     from hookline.modules.call import ModuleCall
-
-_numbers: Final = count()
 
 
 class ModuleCaptureHook(Capturing, ModuleHook):
@@ -121,15 +118,11 @@ class FunctionCaptureHook(Capturing, FunctionHook):
             )
             raise HookValueError(msg)
 
-    def forward_preprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_preprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Capture the inputs, before the function can change them."""
         self._take_input(function, self._address(function), in_data, {})
 
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Capture the output; of a function that only writes, what it wrote into."""
         if not function.recomputing:
             out = function.out
@@ -140,19 +133,13 @@ class FunctionCaptureHook(Capturing, FunctionHook):
                 self._goal.reached_function(function)
 
     def backward_preprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Capture the gradients of the outputs."""
         self._take_gradient(function, self._address(function), "grad", out_grad)
 
     def backward_postprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Capture the gradients that came late."""
         if function.window is not None and function.window.late:
@@ -169,7 +156,7 @@ class Capture(Captures):
     """
 
     def __init__(
-        self, store: Store, watches: list[Watch], selected: tuple[str, ...], goal: Goal | None
+        self, store: Store, watches: Watches, selected: tuple[str, ...], goal: Goal | None
     ) -> None:
         super().__init__(store)
         self._watches = watches
@@ -178,17 +165,11 @@ class Capture(Captures):
 
     def close(self) -> None:
         """Stop capturing; what was captured stays. A second call does nothing."""
-        try:
-            for watching in self._watches:
-                watching.close()
-        except BaseException:  # Ctrl-C, or a hook's `deleted`: the others are removed all the same
-            for watching in self._watches:
-                watching.close()
-            raise
+        self._watches.close()
 
     def silent(self) -> list[Silent]:
         """What was selected but never called while the capture was active, with likely causes."""
-        return [row for watching in self._watches for row in watching.silent()]
+        return self._watches.silent()
 
     def _why(self, name: str) -> str:
         """Why nothing was captured under a name, as the end of an error's text."""
@@ -209,7 +190,7 @@ class Capture(Captures):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        self.close()
+        self._watches.close(kind, error, traceback)
         return isinstance(error, StopForward) and error.goal is self._goal
 
 
@@ -275,12 +256,14 @@ def capture(
         _check_stop(options)
     options.setdefault("what", "output" if stop else ("output", "grad"))
     with module_switch.held():
-        root = roots.declare(check_model(model))
-        selection = selection_in(model, root.seats, patterns)
-        return _capturing(root, selection, options, stop=stop)
+        given = Given(check_model(model))
+        selection = selection_in(model, given.root.seats, patterns)
+        return _capturing(given, selection, options, stop=stop)
 
 
-def _capturing(root: Root, selection: Selection, options: CaptureOptions, *, stop: bool) -> Capture:
+def _capturing(
+    given: Given, selection: Selection, options: CaptureOptions, *, stop: bool
+) -> Capture:
     """Put a capture on what was selected: a hook for modules, one for functions."""
     modules = [choice for choice in selection.choices if choice.function is None]
     functions = [choice for choice in selection.choices if choice.function is not None]
@@ -291,19 +274,9 @@ def _capturing(root: Root, selection: Selection, options: CaptureOptions, *, sto
         hooks.append((FunctionCaptureHook(**options), functions))
     store = hooks[0][0].store
     goal = _goal(modules, functions) if stop else None
-    within = PlaceIn(root)
-    name = f"capture {next(_numbers)}"  # of its own, so that several may be open at once
-    watches: list[Watch] = []
-    try:
-        for hook, choices in hooks:
-            hook.into(store, goal, within)
-            part = Selection(selection.model, choices)
-            watches.append(Watch(root, part, [(hook, name)], aimed=True))
-    except BaseException:
-        for watching in watches:
-            watching.close()
-        raise
-    return Capture(store, watches, selection.paths, goal)
+    for hook, _ in hooks:
+        hook.into(store, goal, given)
+    return Capture(store, Watches(given, hooks, "capture"), selection.paths, goal)
 
 
 def _check_stop(options: CaptureOptions) -> None:

@@ -17,8 +17,8 @@ from hookline.core.phases import Phase
 from hookline.errors import CaptureError, HookTypeError, HookValueError
 from hookline.hooks.captured_call import KINDS, About, CapturedCall, What
 from hookline.hooks.keep import Keep
-from hookline.hooks.place_in import PlaceIn
 from hookline.hooks.store import Calls, Captures, Overflow, Place, Store
+from hookline.torch_base.given import Given
 
 if TYPE_CHECKING:
     from hookline.core.calls import Call
@@ -85,18 +85,23 @@ class Goal:
             raise StopForward(self)
 
 
-class CaptureOptions(TypedDict, total=False):
-    """What can be asked for of every capture; see [capture][hookline.capture]."""
+class HoldOptions(TypedDict, total=False):
+    """What can be asked for of all that is held; see [attention][hookline.attention]."""
 
-    what: What | Collection[What]
     calls: Calls
-    copy: bool | None
-    keep_graph: bool
     reduce: Callable[[Tensor], Any] | None
     dtype: torch.dtype | None
     device: torch.device | str | None
     limit: int | None
     overflow: Overflow
+
+
+class CaptureOptions(HoldOptions, total=False):
+    """What can be asked for of every capture; see [capture][hookline.capture]."""
+
+    what: What | Collection[What]
+    copy: bool | None
+    keep_graph: bool
 
 
 class Capturing:
@@ -129,7 +134,7 @@ class Capturing:
         self._mark: Final = f"_captured_{next(_numbers)}"
         self._pending: Final[WeakKeyDictionary[Call, Any]] = WeakKeyDictionary()
         self._goal: Goal | None = None
-        self._within: PlaceIn | None = None
+        self._given: Given | None = None
         self.needs_grad_input = "grad_input" in self._what
         self.watched_phases = _phases(self._what)
 
@@ -138,9 +143,9 @@ class Capturing:
         """What was captured so far."""
         return Captures(self.store)
 
-    def into(self, store: Store, goal: Goal | None, within: PlaceIn) -> None:
+    def into(self, store: Store, goal: Goal | None, given: Given) -> None:
         """Share a store, end the forward once a goal is reached, and name what is in a model."""
-        self._within = within
+        self._given = given
         self.store = store
         self._goal = goal
 
@@ -150,19 +155,19 @@ class Capturing:
 
     def _place(self, call: Call, path: str | None, function: str | None = None) -> Place:
         """The root and the name under which a call is captured."""
-        root = call.running.root
-        if path is not None and self._within is not None and root is not self._within.root:
-            root, path = self._within.of(root, path)
+        root, given = call.running.root, self._given
+        if path is not None and given is not None and root is not given.root:
+            root, path = given.place(root, path)
         if function is None:
             return root, path or ""
         return root, function if path is None else f"{path}:{function}"
 
     def _about(self, call: Any, place: Place) -> About:
         paths: tuple[str, ...] = getattr(call, "paths", ())
-        root, within = call.running.root, self._within
-        if within is not None and root is not within.root:
-            inside = within.paths(root, paths)
-            paths = inside if place[0] is within.root else (*paths, *inside)
+        root, given = call.running.root, self._given
+        if given is not None and root is not given.root:
+            inside = given.paths(root, paths)
+            paths = inside if place[0] is given.root else (*paths, *inside)
         return About(place[1], call.type, paths)
 
     def _take_input(

@@ -9,6 +9,7 @@ from weakref import ref
 from torch import Tensor, nn
 
 from hookline.core.calls import Call
+from hookline.core.names import joined
 from hookline.hooks.finite import seems_finite
 from hookline.modules.call import ModuleCall
 from hookline.torch_base.private import node_number
@@ -91,7 +92,7 @@ def bad_parameter(call: Any) -> str | None:
     """The full name of a parameter or buffer of a module call that is not finite."""
     for name, tensor in _parameters(call.key()):
         if not seems_finite(tensor):
-            return _joined(call.path, name)
+            return joined(call.path, name)
     return None
 
 
@@ -109,12 +110,8 @@ def name_around(call: Call, tensor: Tensor | None, other: str = "") -> str:
         if isinstance(above, ModuleCall):
             for name, known in _parameters(above.key()):
                 if known is tensor:
-                    return _joined(above.path, name)
+                    return joined(above.path, name)
     return other
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def named_inputs(args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:

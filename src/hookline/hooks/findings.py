@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from hookline.core.calls import Call, Pass
 from hookline.core.records import NonFiniteRow
 from hookline.hooks.finite import Found
+from hookline.hooks.subject import Subject, subject_of
 
 PRODUCER: Final = "producer"
 PROPAGATOR: Final = "propagator"
 BAD_PARAMETER: Final = "bad parameter"
+
+_PLACE: Final = attrgetter(*Subject._fields, "verdict")
 
 
 @dataclass(slots=True)
@@ -49,14 +53,14 @@ class Findings:
 
     def add(self, call: Call, row: NonFiniteRow) -> tuple[Finding, bool]:
         """Count a finding; gives it, and whether the place is new."""
-        key = (row.level, row.root, row.path, row.name, row.type, row.mode)
+        key = _PLACE(row)
         with self._lock:
             self.latest[row.direction] = call.running
-            finding = self._found.get((*key, row.direction, row.verdict))
+            finding = self._found.get(key)
             if finding is not None:
                 finding.times += 1
                 return finding, False
-            finding = self._found[*key, row.direction, row.verdict] = Finding(row)
+            finding = self._found[key] = Finding(row)
             return finding, True
 
     def __len__(self) -> int:
@@ -74,7 +78,7 @@ class Findings:
         with self._lock:
             return sum(finding.times for finding in self._found.values())
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         """Forget all."""
         with self._lock:
             self._found.clear()
@@ -94,14 +98,8 @@ def row_of(
         found: what is wrong with it.
         scale: the loss scale, if there is one.
     """
-    function = hasattr(call, "module_path")
     return NonFiniteRow(
-        root=call.root,
-        path=call.module_path if function else call.path,
-        type="" if function else call.type,
-        level="function" if function else "module",
-        mode=call.mode,
-        direction=direction,
+        **subject_of(call, direction)._asdict(),
         verdict=why[0],
         cause=why[1],
         leaf=leaf,
@@ -113,7 +111,6 @@ def row_of(
         shape=found.shape,
         dtype=found.dtype,
         position=found.position,
-        name=call.name if function else "",
         scale=scale,
     )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -13,22 +13,11 @@ from hookline.core.clock import Clock
 from hookline.core.records import FlopRow, UncountedRow
 from hookline.core.thread import Thread, local
 from hookline.hooks.formulas import NotCounted, flops_of, name_of
+from hookline.hooks.subject import Subject
 from hookline.torch_base.stack import current_thread
 
 
-class What(NamedTuple):
-    """Of what FLOPs are counted; the fields are those of `FlopRow`."""
-
-    root: str
-    path: str | None
-    type: str
-    level: str
-    mode: str
-    direction: str
-    name: str
-
-
-class _Tally:
+class _Counted:
     """What was counted of one thing."""
 
     __slots__ = ("calls", "operators", "total", "uncounted")
@@ -54,8 +43,8 @@ class FlopMeter:
     def __init__(self, level: str) -> None:
         self._level = level
         self._lock = threading.Lock()
-        self._tallies: dict[What, _Tally] = {}
-        self._stacks: dict[Clock, list[tuple[Any, What]]] = {}
+        self._counted: defaultdict[Subject, _Counted] = defaultdict(_Counted)
+        self._stacks: dict[Clock, list[tuple[Any, Subject]]] = {}
         self._scopes: set[Clock] = set()
 
     def open(self) -> None:
@@ -66,11 +55,11 @@ class FlopMeter:
         """Undo `open`."""
         self._scopes.discard(local.thread.clock)
 
-    def begin(self, call: Any, what: What) -> None:
+    def begin(self, call: Any, what: Subject) -> None:
         """A call begins now."""
         self._stacks.setdefault(local.thread.clock, []).append((call, what))
         with self._lock:
-            self._tally(what).calls += 1
+            self._counted[what].calls += 1
 
     def end(self, call: Any) -> None:
         """A call ends now, well or not."""
@@ -103,56 +92,50 @@ class FlopMeter:
             return
         around = [what for _, what in stack] if stack else [self._outside(thread)]
         with self._lock:
-            own = self._tally(around[-1])
+            own = self._counted[around[-1]]
             if reason:
                 own.uncounted[name_of(operator), reason] += 1
                 return
             own.operators[name_of(operator)] += flops
             for what in set(around):
-                self._tally(what).total += flops
+                self._counted[what].total += flops
 
-    def _outside(self, thread: Thread) -> What:
+    def _outside(self, thread: Thread) -> Subject:
         backward = bool(thread.runs or thread.worker)
         mode = "train" if backward or torch.is_grad_enabled() else "no_grad"
         direction = "backward" if backward else "forward"
-        return What("", None, "", self._level, mode, direction, "")
-
-    def _tally(self, what: What) -> _Tally:
-        tally = self._tallies.get(what)
-        if tally is None:
-            tally = self._tallies[what] = _Tally()
-        return tally
+        return Subject("", None, "", self._level, mode, direction)
 
     def rows(self) -> list[FlopRow]:
         """What was counted so far."""
         with self._lock:
-            return [_row(what, tally) for what, tally in self._tallies.items()]
+            return [_row(what, counted) for what, counted in self._counted.items()]
 
     def uncounted(self) -> list[UncountedRow]:
         """The operators without a number."""
         with self._lock:
             return [
                 UncountedRow(**what._asdict(), operator=operator, calls=calls, reason=reason)
-                for what, tally in self._tallies.items()
-                for (operator, reason), calls in tally.uncounted.items()
+                for what, counted in self._counted.items()
+                for (operator, reason), calls in counted.uncounted.items()
             ]
 
     def total(self) -> int:
         """All FLOPs together."""
         with self._lock:
-            return sum(tally.operators.total() for tally in self._tallies.values())
+            return sum(counted.operators.total() for counted in self._counted.values())
 
     def reset(self) -> None:
         """Forget what was counted; calls that run are not disturbed."""
         with self._lock:
-            self._tallies.clear()
+            self._counted.clear()
 
 
-def _row(what: What, tally: _Tally) -> FlopRow:
+def _row(what: Subject, counted: _Counted) -> FlopRow:
     return FlopRow(
         **what._asdict(),
-        calls=tally.calls,
-        self_flops=tally.operators.total(),
-        total_flops=tally.total,
-        operators=tuple(tally.operators.most_common()),
+        calls=counted.calls,
+        self_flops=counted.operators.total(),
+        total_flops=counted.total,
+        operators=tuple(counted.operators.most_common()),
     )

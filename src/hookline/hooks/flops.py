@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from hookline.core.records import FlopRow, UncountedRow
 from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
-from hookline.hooks.flop_meter import FlopMeter, What
-from hookline.hooks.printed import Printed
+from hookline.hooks.flop_meter import FlopMeter
+from hookline.hooks.measuring import Measuring
+from hookline.hooks.subject import subject_of
 from hookline.torch_base.operators import OperatorMode
 
-if TYPE_CHECKING:
-    from hookline.functions.call import FunctionCall
-    from hookline.modules.call import ModuleCall
 
-
-class Flops(Printed):
+class Flops(Measuring[FlopRow, FlopMeter]):
     """What the FLOP hooks of both levels have in common."""
 
     _level: ClassVar[str]
@@ -43,11 +40,8 @@ class Flops(Printed):
         """All FLOPs that were counted, of forwards, backwards and repeated forwards."""
         return self._meter.total()
 
-    def rows(self) -> list[FlopRow]:
-        """What was counted, a row for each module or function, mode and direction."""
-        return self._meter.rows()
-
-    def _all_rows(self) -> list[FlopRow | UncountedRow]:
+    def all_rows(self) -> list[FlopRow | UncountedRow]:
+        """What was counted, and what could not be."""
         return [*self.rows(), *self.uncounted()]
 
     def uncounted(self) -> list[UncountedRow]:
@@ -58,9 +52,8 @@ class Flops(Printed):
         """
         return self._meter.uncounted()
 
-    def reset(self) -> None:
-        """Forget what was counted."""
-        self._meter.reset()
+    def _begin(self, call: Any, direction: str) -> None:
+        self._meter.begin(call, subject_of(call, direction))
 
 
 class ModuleFlopHook(Flops, ModuleBrackets):
@@ -97,10 +90,6 @@ class ModuleFlopHook(Flops, ModuleBrackets):
     name = "FlopHook"
     _level = "module"
 
-    def _begin(self, call: ModuleCall, direction: str) -> None:
-        where = (call.root, call.path, call.type, self._level, call.mode, direction)
-        self._meter.begin(call, What(*where, ""))
-
 
 class FunctionFlopHook(Flops, FunctionBrackets):
     """Counts the FLOPs of functions, forward and backward, by the shapes that operators get.
@@ -120,7 +109,3 @@ class FunctionFlopHook(Flops, FunctionBrackets):
 
     name = "FlopHook"
     _level = "function"
-
-    def _begin(self, call: FunctionCall, direction: str) -> None:
-        where = (call.root, call.module_path, "", self._level, call.mode, direction)
-        self._meter.begin(call, What(*where, call.name))

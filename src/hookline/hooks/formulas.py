@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from math import prod
 from typing import Any, Final
 
@@ -192,20 +193,8 @@ _NO_WORK: Final = re.compile(
 )
 
 
-class _Works(dict[Any, bool]):
-    def __missing__(self, packet: Any) -> bool:
-        found = self[packet] = _may_work(packet)
-        return found
-
-
-_works: Final = _Works()
-
-
+@cache
 def _works_with_matrices(packet: Any) -> bool:
-    return _works[packet]
-
-
-def _may_work(packet: Any) -> bool:
     if isinstance(packet, HigherOrderOperator):
         return True
     space, _, name = str(packet).partition(".")

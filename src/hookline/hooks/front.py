@@ -6,15 +6,14 @@ the call is over, nothing of it is left on the module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 from torch import nn
 
-from hookline.core.demand import demand
 from hookline.core.events import note_once
 from hookline.core.thread import Thread, local
+from hookline.hooks.aside import at_rest
 from hookline.modules.call import ModuleCall
 
 
@@ -35,7 +34,7 @@ class _Hook:
         self.remove()
         notes = thread.notes
         try:
-            with _at_rest(thread):
+            with at_rest(thread):
                 return self._change(self._call, output)
         except BaseException as error:
             where = f"raised by a patch in front of {self._call.describe()}"
@@ -80,18 +79,3 @@ def _is_running(call: ModuleCall, thread: Thread) -> bool:
     while top is not call and getattr(top, "wrapped", None) is not None:
         top = top.parent
     return top is call
-
-
-@contextmanager
-def _at_rest(thread: Thread) -> Generator[None]:
-    """What runs here fires no hooks and takes no time, as in a hook object's callback."""
-    timed, busy = demand.clock, thread.busy
-    if timed:
-        thread.clock.freeze()
-    thread.busy = True
-    try:
-        yield
-    finally:
-        thread.busy = busy
-        if timed:
-            thread.clock.thaw()

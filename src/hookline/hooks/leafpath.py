@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from torch import Tensor
 
+from hookline.core.names import shortened
 from hookline.errors import HookTypeError, HookValueError
 from hookline.torch_base.tree import describe, leaves
 
@@ -15,7 +16,6 @@ Keys: TypeAlias = tuple[str | int, ...]
 """The steps of a path: what a path begins with, then names and numbers."""
 
 TARGETS: Final = ("output", "input", "grad")
-_SHOWN: Final = 8
 _STEP: Final = re.compile(
     r"\.(?P<name>\w+)|\[(?P<number>-?\d+)\]|\['(?P<one>[^']*)'\]|\[\"(?P<two>[^\"]*)\"\]"
     r"|\[(?P<other>[^\]]*)\]"
@@ -111,6 +111,4 @@ def matching(found: Sequence[Leaf], ways: Iterable[Keys]) -> tuple[Keys, list[in
 
 def listed_leaves(found: Sequence[Leaf]) -> str:
     """The leaves in words, for errors."""
-    shown = ", ".join(f"{leaf.path} {describe(leaf.tensor)}" for leaf in found[:_SHOWN])
-    more = len(found) - _SHOWN
-    return (f"{shown} and {more} more" if more > 0 else shown) or "no tensor"
+    return shortened(f"{leaf.path} {describe(leaf.tensor)}" for leaf in found) or "no tensor"

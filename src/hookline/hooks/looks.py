@@ -8,7 +8,6 @@ counted, only named.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
 from weakref import ref
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hookline.hooks.finite import Found, described, examine, is_finite, total
+from hookline.hooks.reading import numbers_of
 from hookline.torch_base.readable import readable, version_of
 
 
@@ -140,15 +140,10 @@ class Line:
         """Read all sums, with one wait for each device, and go on with what waited for them."""
         waiting, self._waiting, self._count = self._waiting, [], 0
         self._known.clear()
-        sums: dict[torch.device, dict[int, tuple[LateLook, Tensor]]] = defaultdict(dict)
-        for looks, _ in waiting:
-            for look in looks:
-                if look.sum is not None:
-                    sums[look.sum.device][id(look)] = look, look.sum
-        for pairs in sums.values():
-            values = torch.stack([each for _, each in pairs.values()]).tolist()
-            for (look, _), value in zip(pairs.values(), values, strict=True):
-                look.read(value)
+        summed = {id(look): look for looks, _ in waiting for look in looks if look.sum is not None}
+        sums = numbers_of([look.sum for look in summed.values() if look.sum is not None])
+        for look, (value,) in zip(summed.values(), sums, strict=True):
+            look.read(value)
         for _, then in waiting:
             then()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from hookline.functions.call import FunctionCall
+from hookline.hooks.arguments import parameter_names
 from hookline.hooks.evidence import Remembered, State
 from hookline.hooks.finite import Found
 from hookline.hooks.looks import Look
@@ -99,12 +99,5 @@ def _are_masks(inputs: Sequence[Look]) -> bool:
 def _argument(call: Any, leaf: str) -> str:
     """What a module calls an input: the parameter of its `forward`, or the path."""
     position = _POSITION.match(leaf)
-    module = call.key()
-    if position is None or module is None:
-        return leaf
-    try:
-        names = list(inspect.signature(module.forward).parameters)
-    except (TypeError, ValueError):
-        return leaf
-    place = int(position[1])
-    return names[place] if place < len(names) else leaf
+    names = [] if position is None else parameter_names(call.key())[int(position[1]) :]
+    return names[0] if names else leaf

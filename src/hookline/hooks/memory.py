@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hookline.core.records import MemoryRow
+from hookline.functions.call import Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.allocator import CudaAllocator
+from hookline.hooks.measuring import Measuring
 from hookline.hooks.memory_meter import MemoryMeter
-from hookline.hooks.memory_use import Measured
-from hookline.hooks.printed import Printed
+from hookline.hooks.subject import subject_of
 from hookline.modules.hook import ModuleHook
 from hookline.torch_base.tree import tensors
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from hookline.functions.call import FunctionCall
     from hookline.modules.call import ModuleCall
 
 
-class Memory(Printed):
+class Memory(Measuring[MemoryRow, MemoryMeter]):
     """What the memory hooks of both levels have in common."""
 
     def __init__(self, *, peaks: bool = False) -> None:
         self._meter = MemoryMeter(CudaAllocator(peaks=peaks))
 
-    def rows(self) -> list[MemoryRow]:
-        """What was measured, a row for each module or function and mode."""
-        return self._meter.rows()
-
-    def reset(self) -> None:
-        """Forget what was measured."""
-        self._meter.reset()
+    def _begin(self, call: Any) -> None:
+        if not call.recomputing:
+            self._meter.begin(call, subject_of(call, "forward"))
 
 
 class ModuleMemoryHook(Memory, ModuleHook):
@@ -81,9 +76,7 @@ class ModuleMemoryHook(Memory, ModuleHook):
 
     def forward_preprocess(self, call: ModuleCall) -> None:
         """Start to measure."""
-        if not call.recomputing:
-            what = Measured(call.root, call.path, call.type, "module", call.mode, "")
-            self._meter.begin(call, what)
+        self._begin(call)
 
     def forward_postprocess(self, call: ModuleCall) -> None:
         """Measure what the call leaves behind."""
@@ -118,18 +111,11 @@ class FunctionMemoryHook(Memory, FunctionHook):
 
     name = "MemoryHook"
 
-    def forward_preprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_preprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Start to measure."""
-        if not function.recomputing:
-            mode, name = function.mode, function.name
-            what = Measured(function.root, function.module_path, "", "function", mode, name)
-            self._meter.begin(function, what)
+        self._begin(function)
 
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Measure what the call leaves behind."""
         inputs = [tensor for tensor in in_data if tensor is not None]
         self._meter.end(function, function.outputs or (), inputs)

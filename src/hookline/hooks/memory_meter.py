@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -15,7 +15,8 @@ from hookline.core.records import MemoryRow
 from hookline.core.thread import Thread, local
 from hookline.hooks.allocator import Allocator
 from hookline.hooks.claims import Claim, Claims, Sums
-from hookline.hooks.memory_use import Measured, Usage, Use, bytes_of, larger
+from hookline.hooks.memory_use import Usage, Use, bytes_of, larger
+from hookline.hooks.subject import Subject
 from hookline.torch_base.private import sequence_number
 from hookline.torch_base.saved import SavedWalk
 
@@ -35,7 +36,7 @@ class _Frame:
     inside = 0
     """What the calls inside keep."""
 
-    def __init__(self, call: Call, what: Measured, around: _Frame | None) -> None:
+    def __init__(self, call: Call, what: Subject, around: _Frame | None) -> None:
         self.call: Final = call
         self.module: Any = getattr(call, "key", None)
         self.what: Final = what
@@ -54,7 +55,7 @@ class _PassState:
 
     def __init__(self, running: Pass) -> None:
         self.claims: Final = Claims(running)
-        self.used: Final[dict[Measured, Use]] = {}
+        self.used: Final[dict[Subject, Use]] = {}
 
 
 class _Track:
@@ -126,11 +127,11 @@ class MemoryMeter:
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator: Final = allocator
-        self._usages: Final[dict[Measured, Usage]] = {}
+        self._usages: Final[defaultdict[Subject, Usage]] = defaultdict(Usage)
         self._tracks: Final[WeakKeyDictionary[Thread, _Track]] = WeakKeyDictionary()
         self._lock: Final = threading.RLock()
 
-    def begin(self, call: Call, what: Measured) -> None:
+    def begin(self, call: Call, what: Subject) -> None:
         """A call begins now."""
         track = self._track()
         self._drop_lost(track)
@@ -206,9 +207,7 @@ class MemoryMeter:
         with self._lock:
             for frame, use in track.close():
                 what = frame.what
-                usage = self._usages.get(what)
-                if usage is None:
-                    usage = self._usages[what] = Usage()
+                usage = self._usages[what]
                 used[what] = usage.add(use, used.get(what))
                 usage.module = frame.module
                 usage.allocated = larger(usage.allocated, frame.allocated)

@@ -11,18 +11,8 @@ from torch import Tensor, nn
 from hookline.core.calls import Key
 from hookline.core.records import MemoryRow
 from hookline.core.thread import local
+from hookline.hooks.subject import Subject
 from hookline.torch_base.storages import size_of, storages_of
-
-
-class Measured(NamedTuple):
-    """Of what the figures are; the fields are those of `MemoryRow`."""
-
-    root: str
-    path: str | None
-    type: str
-    level: str
-    mode: str
-    name: str
 
 
 class Use(NamedTuple):
@@ -74,15 +64,17 @@ class Usage:
         self.in_pass = self.in_pass.at_least(self.last)
         return self.last
 
-    def row(self, what: Measured) -> MemoryRow:
+    def row(self, what: Subject) -> MemoryRow:
         """What is known."""
+        fields = what._asdict()
+        del fields["direction"]  # what is held is held by the forward
         module = None if self.module is None else self.module()
         parameters = [] if module is None else list(module.parameters())
         # Torch crashes where `grad` is read while a backward in another thread writes it.
         reading = module is not None and not local.thread.onlooker
         gradients = [each.grad for each in parameters if each.grad is not None] if reading else []
         return MemoryRow(
-            **what._asdict(),
+            **fields,
             calls=self.calls,
             passes=self.passes,
             output_bytes=self.in_pass.output,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
@@ -11,29 +11,17 @@ from typing import Any, Final, NamedTuple
 from hookline.core.clock import Clock
 from hookline.core.records import TimeRow
 from hookline.core.thread import local
-from hookline.hooks.series import Series
+from hookline.hooks.durations import Durations
+from hookline.hooks.subject import Subject
 
 _TOGETHER: Final = 128
 """So many calls are added up at a time; few, as until then the collector of garbage sees them."""
 
 
-class Measured(NamedTuple):
-    """What a series of durations is of; the fields are those of `TimeRow`."""
-
-    root: str
-    path: str | None
-    type: str
-    level: str
-    mode: str
-    direction: str
-    name: str
-    clock: str
-
-
 class Timed(NamedTuple):
     """One call that was measured; `begin` and `duration` are nanoseconds of its thread's clock."""
 
-    what: Measured
+    what: Subject
     call_index: int
     number: int
     step: int
@@ -45,17 +33,14 @@ class Timed(NamedTuple):
 class _Frame:
     """A call that is being measured; `start` and `stop` are nanoseconds or device events."""
 
-    __slots__ = ("around", "call", "inside", "label", "place", "start", "stop", "what")
+    __slots__ = ("around", "call", "inside", "place", "start", "stop", "what")
 
     stop: Any
     place: tuple[int, int, int, int] | None
     """Its call's index, pass, step and clock, for a listener."""
 
-    def __init__(
-        self, call: Any, label: str, what: Measured, start: Any, around: _Frame | None
-    ) -> None:
+    def __init__(self, call: Any, what: Subject, start: Any, around: _Frame | None) -> None:
         self.call = call
-        self.label = label
         self.what = what
         self.start = start
         self.inside = 0
@@ -79,12 +64,13 @@ class TimeMeter:
         new_event: makes a device event; None gives the thread's own clock.
 
     Attributes:
+        history: of what the latest calls were, and how long they took, in nanoseconds.
         listener: is given each call that was measured, inner ones first, if it is not None.
     """
 
     def __init__(self, history: int, new_event: Callable[[], Any] | None = None) -> None:
-        self.history: deque[tuple[str, float]] = deque(maxlen=history)
-        self.series: dict[Measured, Series] = {}
+        self.history: deque[tuple[Subject, int]] = deque(maxlen=history)
+        self.durations: defaultdict[Subject, Durations] = defaultdict(Durations)
         self.outermost = 0
         self.clock = "host" if new_event is None else "device"
         self.listener: Callable[[Timed], None] | None = None
@@ -94,14 +80,14 @@ class TimeMeter:
         self._lock = threading.Lock()
         self._stacks: dict[Clock, list[_Frame]] = {}
 
-    def begin(self, call: Any, label: str, what: Measured) -> None:
+    def begin(self, call: Any, what: Subject) -> None:
         """A call begins now."""
         clock = local.thread.clock
         stack = self._stacks.get(clock)
         if stack is None:
             stack = self._stacks[clock] = []
         start = call.now if self._new_event is None else self._record()
-        stack.append(_Frame(call, label, what, start, stack[-1] if stack else None))
+        stack.append(_Frame(call, what, start, stack[-1] if stack else None))
 
     def end(self, call: Any) -> None:
         """A call ends now, well or not."""
@@ -161,11 +147,8 @@ class TimeMeter:
             self.outermost += duration
         else:
             frame.around.inside += duration
-        series = self.series.get(frame.what)
-        if series is None:
-            series = self.series[frame.what] = Series()
-        series.add(duration, frame.inside)
-        self.history.append((frame.label, duration / 1e9))
+        self.durations[frame.what].add(duration, frame.inside)
+        self.history.append((frame.what, duration))
         if self.listener is not None and frame.place is not None:
             self.listener(Timed(frame.what, *frame.place, begin, duration))
 
@@ -174,15 +157,15 @@ class TimeMeter:
         with self._lock:
             self._read_pending(wait=True)
 
-    def slowest(self) -> tuple[Measured, float] | None:
+    def slowest(self) -> tuple[Subject, float] | None:
         """What took most time of its own so far, and its share of all; waits for nothing."""
         with self._lock:
             self._read_pending(wait=False)
-            found = list(self.series.items())
+            found = list(self.durations.items())
         own: dict[tuple[str, str | None, str], int] = {}
-        for what, series in found:
+        for what, durations in found:
             place = what.root, what.path, what.name
-            own[place] = own.get(place, 0) + series.self_total
+            own[place] = own.get(place, 0) + durations.self_total
         if not sum(own.values()):
             return None
         most = max(own, key=lambda place: own[place])
@@ -193,14 +176,26 @@ class TimeMeter:
         """What was measured so far."""
         self.settle()
         with self._lock:
-            return [_row(what, series) for what, series in self.series.items()]
+            return [self._row(what, durations) for what, durations in self.durations.items()]
+
+    def _row(self, what: Subject, durations: Durations) -> TimeRow:
+        return TimeRow(
+            **what._asdict(),
+            clock=self.clock,
+            calls=durations.count,
+            self_time=durations.self_total / 1e9,
+            total_time=durations.total / 1e9,
+            minimum=durations.minimum / 1e9,
+            median=durations.median / 1e9,
+            maximum=durations.maximum / 1e9,
+        )
 
     def reset(self) -> None:
         """Forget what was measured; calls that run are not disturbed."""
         with self._lock:
             self._read_pending(wait=False)  # a call that runs still knows what was inside of it
             self._pending.clear()
-            self.series.clear()
+            self.durations.clear()
             self.history.clear()
             self.outermost = 0
 
@@ -216,15 +211,3 @@ def _taken(stack: list[_Frame], call: Any) -> _Frame | None:
         if stack[place].call is call:
             return stack.pop(place)
     return None
-
-
-def _row(what: Measured, series: Series) -> TimeRow:
-    return TimeRow(
-        **what._asdict(),
-        calls=series.count,
-        self_time=series.self_total / 1e9,
-        total_time=series.total / 1e9,
-        minimum=series.minimum / 1e9,
-        median=series.median / 1e9,
-        maximum=series.maximum / 1e9,
-    )

@@ -50,16 +50,18 @@ class Moments:
     @classmethod
     def of(cls, values: Tensor) -> Moments:
         """Those of a tensor's numbers; waits for the device."""
-        found = cls()
-        for row in measure(values).tolist():
-            found.merge(cls.read(row))
-        return found
+        return cls.read(measure(values).flatten().tolist())
 
     @classmethod
-    def read(cls, row: Sequence[float]) -> Moments:
-        """Those in one row of what `measure` gives."""
-        count, mean, squares, low, high, zeros, nan, infinite = row
-        return cls(int(count), mean, squares, low, high, int(zeros), int(nan), int(infinite))
+    def read(cls, numbers: Sequence[float]) -> Moments:
+        """Those in what `measure` gave, flat."""
+        found = cls()
+        for count, mean, squares, low, high, zeros, nan, bad in zip(
+            *[iter(numbers)] * 8, strict=True
+        ):
+            counts = int(zeros), int(nan), int(bad)
+            found.merge(cls(int(count), mean, squares, low, high, *counts))
+        return found
 
     @property
     def std(self) -> float:

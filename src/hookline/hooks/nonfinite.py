@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from hookline.functions.call import FunctionCall
+from hookline.functions.call import FunctionCall, Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.functions.naming import writes
 from hookline.hooks.evidence import State, edges_of, name_around, named_inputs
@@ -173,9 +173,7 @@ class FunctionNonFiniteHook(Watcher, FunctionHook):
     def _ran(self) -> deque[FunctionCall]:
         return deque(maxlen=_KEPT)
 
-    def forward_preprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_preprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Note what the function is given, so that it can be told later what came of it."""
         self._turn("forward")
         name = function.name
@@ -188,19 +186,13 @@ class FunctionNonFiniteHook(Watcher, FunctionHook):
         if self._backward and torch.is_grad_enabled():
             self._judge.state(function).edges = edges_of(in_data)
 
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Look at the outputs."""
         if self._forward and not function.recomputing and function.name not in _SEEN_ELSEWHERE:
-            outputs = function.outputs or ()
-            self._look_at_outputs(function, outputs[0] if len(outputs) == 1 else outputs)
+            self._look_at_outputs(function, function.result)
 
     def backward_preprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Look at the gradients of the outputs."""
         if self._turn("backward"):
@@ -213,10 +205,7 @@ class FunctionNonFiniteHook(Watcher, FunctionHook):
         self._ran.append(function)
 
     def backward_postprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Look at the gradients of tensors that no function made."""
         for place, tensor in enumerate(in_data):

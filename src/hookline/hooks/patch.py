@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
@@ -19,19 +17,17 @@ from hookline.hooks.changes import EditLike, edits_of
 from hookline.hooks.editing import Edit
 from hookline.hooks.patch_hooks import FunctionPatchHook, ModulePatchHook
 from hookline.hooks.patching import Placed
-from hookline.torch_base.paths import roots
+from hookline.hooks.watches import Watches
+from hookline.torch_base.given import Given
 from hookline.torch_base.select import Pattern, Seats, check_model, selection_in
-from hookline.torch_base.selection import Choice, Selection, distinct
+from hookline.torch_base.selection import Choice
 from hookline.torch_base.wrappers import class_names
-from hookline.watch import Watch
 
 if TYPE_CHECKING:
     from hookline.functions.call import FunctionCall
     from hookline.modules.call import ModuleCall
 
 Selecting = TypeVar("Selecting", bound=Pattern)
-
-_numbers: Final = count()
 
 
 class PatchedEdit(NamedTuple):
@@ -52,12 +48,9 @@ class PatchedEdit(NamedTuple):
 class Patch:
     """Edits of what flows through a model, until it is closed; `patch` gives it."""
 
-    def __init__(self, placed: Iterable[Placed], watches: Iterable[Watch]) -> None:
+    def __init__(self, placed: Iterable[Placed], watches: Watches) -> None:
         self._placed: Final = list(placed)
-        self._watches: Final = list(watches)
-        self._open: Final = ExitStack()
-        for watching in self._watches:
-            self._open.enter_context(watching)
+        self._watches: Final = watches
 
     @property
     def edits(self) -> list[PatchedEdit]:
@@ -67,11 +60,11 @@ class Patch:
     @property
     def closed(self) -> bool:
         """Whether the model runs as it is again."""
-        return all(watching.closed for watching in self._watches)
+        return self._watches.closed
 
     def close(self) -> None:
         """Let the model run as it is again; a second call does nothing."""
-        self._open.close()
+        self._watches.close()
 
     def silent(self) -> list[Silent]:
         """What was selected and has not been changed by every edit for it, with likely causes.
@@ -89,9 +82,8 @@ class Patch:
             >>> [(row.path, row.cause, row.hooks) for row in halved.silent()]
             [('0', 'no gradient', ("<Edit scale(2.0) on='grad'>",))]
         """
-        never = [row for watching in self._watches for row in watching.silent()]
         idle = (each.silent for each in self._placed)
-        return never + [row for row in idle if row is not None]
+        return [*self._watches.silent(), *(row for row in idle if row is not None)]
 
     def __enter__(self) -> Self:
         if self.closed:
@@ -105,7 +97,7 @@ class Patch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._open.__exit__(kind, error, traceback)
+        self._watches.close(kind, error, traceback)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -166,16 +158,10 @@ def patch(
           '0': <Edit replace(3.0)>
           '1': <Edit scale(2.0)>>
     """
-    name = f"patch {next(_numbers)}"  # of its own, so that several may be open at once
-    with module_switch.held(), ExitStack() as opened:
-        root = roots.declare(check_model(model))
-        plan = _Plan(model, root.seats, edits)
-        watches: list[Watch] = []
-        for hook, choices in plan.hooks(first=first):
-            part = Selection(model, distinct(choices))
-            watching = Watch(root, part, [(hook, name)], aimed=True, prepend=prepend)
-            watches.append(opened.enter_context(watching))
-        opened.pop_all()
+    with module_switch.held():
+        given = Given(check_model(model))
+        plan = _Plan(model, given.root.seats, edits)
+        watches = Watches(given, plan.hooks(first=first), "patch", prepend=prepend)
     return Patch(plan.placed, watches)
 
 

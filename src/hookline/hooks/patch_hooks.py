@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from torch import Tensor, nn
+from torch import nn
 
 from hookline.core.calls import Inputs
 from hookline.core.phases import Phase
+from hookline.functions.call import Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.front import Front
 from hookline.hooks.leafpath import leaves_of
@@ -123,18 +124,14 @@ class FunctionPatchHook(Patching, FunctionHook):
     name = "PatchHook"
     changes = True
 
-    def forward_preprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_preprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Change the inputs."""
         self._begin(function, (function.root, function.module_path, function.name))
         new = self._edited(function, "input", lambda: leaves_of(in_data, "input", ("input",)))
         if new is not None:
             function.replace(new)
 
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Change the output."""
         if self._patches_output:
             new = self._edited_output(function, function.out)
@@ -143,10 +140,7 @@ class FunctionPatchHook(Patching, FunctionHook):
         self._check_gradients(function, function.outputs if _many(function) else function.out)
 
     def backward_preprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Change the gradients of the outputs."""
         new = self._edited_gradients(function, gradients_of(out_grad))
@@ -154,10 +148,7 @@ class FunctionPatchHook(Patching, FunctionHook):
             function.replace(Tree.of(out_grad).rebuild(new))
 
     def backward_postprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Make sure that all gradients were there to be changed."""
         self._check_late(function, gradients_of(out_grad))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +11,7 @@ from torch import Tensor
 from hookline.core.phases import Phase
 from hookline.core.records import Silent
 from hookline.errors import HookValueError
+from hookline.hooks.arguments import parameter_names
 from hookline.hooks.changes import edits_of
 from hookline.hooks.editing import Edit, Site
 from hookline.hooks.leafpath import Keys, Leaf, leaves_of, listed_leaves, matching
@@ -64,7 +64,7 @@ _NO_GRADIENT: Final = (
 )
 _OTHER_CALLS: Final = "it was called, but not in the calls that the edit is for"
 
-Plan = Callable[[Any], Sequence[Placed]]
+Planned = Callable[[Any], Sequence[Placed]]
 """The edits for a call."""
 
 
@@ -82,7 +82,7 @@ class Patching:
         self._numbers: Final = Numbers()
         self.follow(lambda _: placed, placed)
 
-    def follow(self, plan: Plan, placed: Iterable[Placed]) -> None:
+    def follow(self, plan: Planned, placed: Iterable[Placed]) -> None:
         """Take the edits of each call from a plan.
 
         Args:
@@ -223,14 +223,9 @@ def _is_bare(call: Any) -> bool:
     return len(call.args) == 1 and not call.kwargs
 
 
-def _place_of(call: ModuleCall, name: object) -> int | None:
+def _place_of(call: ModuleCall, name: str | int) -> int | None:
     """The place of a parameter of a module's `forward` among the positional arguments."""
-    if not hasattr(call, "path") or not isinstance(name, str):
-        return None
-    try:
-        names = list(inspect.signature(call.module.forward).parameters)
-    except (TypeError, ValueError):
-        return None
+    names = parameter_names(call.module) if hasattr(call, "path") else []
     return names.index(name) if name in names else None
 
 

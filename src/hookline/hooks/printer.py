@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hookline.core.stream import Writable, print_to
+from hookline.functions.call import FunctionCall, Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.values import value_text
 from hookline.modules.hook import ModuleHook
 from hookline.torch_base.tree import leaves
 
 if TYPE_CHECKING:
-    from hookline.functions.call import FunctionCall
     from hookline.modules.call import ModuleCall
 
 
@@ -25,9 +25,11 @@ class Printer:
         self._file = file
 
     def _line(self, phase: str, call: Any, values: Iterable[tuple[str, Tensor | None]]) -> None:
+        # An address has the index in it, a path has not.
+        label = call.label if isinstance(call, FunctionCall) else f"{call.label}[{call.index}]"
         repeated = " (recomputing)" if call.recomputing else ""
         shown = "; ".join(f"{name} {value_text(tensor)}" for name, tensor in values)
-        print_to(self._file, f"{phase} {call.label}{repeated}: {shown}\n")
+        print_to(self._file, f"{phase} {label}{repeated}: {shown}\n")
 
 
 class ModulePrintHook(Printer, ModuleHook):
@@ -51,19 +53,11 @@ class ModulePrintHook(Printer, ModuleHook):
 
     def forward_postprocess(self, call: ModuleCall) -> None:
         """Print the outputs."""
-        self._line("forward", _Indexed(call), leaves(call.out, "output"))
+        self._line("forward", call, leaves(call.out, "output"))
 
     def backward_preprocess(self, call: ModuleCall) -> None:
         """Print the gradients of the outputs."""
-        self._line("backward", _Indexed(call), leaves(call.grad_output, "grad_output"))
-
-
-class _Indexed:
-    """A module call whose label has its index, as those of functions do."""
-
-    def __init__(self, call: ModuleCall) -> None:
-        self.label = f"{call.label}[{call.index}]"
-        self.recomputing = call.recomputing
+        self._line("backward", call, leaves(call.grad_output, "grad_output"))
 
 
 class FunctionPrintHook(Printer, FunctionHook):
@@ -83,18 +77,12 @@ class FunctionPrintHook(Printer, FunctionHook):
 
     name = "PrintHook"
 
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Print the outputs."""
-        outputs = function.outputs or ()
-        self._line("forward", function, leaves(outputs[0] if len(outputs) == 1 else outputs))
+        self._line("forward", function, leaves(function.result))
 
     def backward_preprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Print the gradients of the outputs."""
         named = ((f"out_grad[{place}]", gradient) for place, gradient in enumerate(out_grad))

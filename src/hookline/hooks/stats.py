@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from torch import Tensor
@@ -11,11 +11,12 @@ from hookline.core.calls import Pass
 from hookline.core.phases import Phase
 from hookline.core.records import ParameterRow, StatsRow
 from hookline.errors import HookValueError
-from hookline.functions.call import FunctionCall
+from hookline.functions.call import FunctionCall, Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.amp import LossScale
-from hookline.hooks.printed import Printed
-from hookline.hooks.tally import Looked, Tally, What
+from hookline.hooks.measuring import Measuring
+from hookline.hooks.subject import Subject, subject_of
+from hookline.hooks.tally import Looked, Tally
 from hookline.hooks.updates import Updates
 from hookline.modules.call import ModuleCall
 from hookline.modules.hook import ModuleHook
@@ -23,43 +24,59 @@ from hookline.torch_base.readable import readable
 from hookline.torch_base.tree import leaves
 
 
-class Statistics(Printed):
+class Statistics(Measuring[StatsRow, Tally]):
     """What the statistics hooks of both levels have in common."""
 
+    _updates: Updates | None = None
+
     def __init__(
-        self, every: int, *, activations: bool, gradients: bool, histogram: bool, scaler: Any
+        self,
+        every: int = 100,
+        *,
+        activations: bool = True,
+        gradients: bool = True,
+        histogram: bool = True,
+        scaler: Any = None,
     ) -> None:
         if not isinstance(every, int) or every < 1:
             msg = f"every={every!r}: give a whole number of passes, 1 for all of them"
             raise HookValueError(msg)
+        forward = activations or self._updates is not None
+        wanted = {Phase.FORWARD: forward, Phase.BACKWARD: gradients}
+        self.watched_phases = tuple(phase for phase, is_wanted in wanted.items() if is_wanted)
+        if not self.watched_phases:
+            msg = "everything is switched off; leave something to measure"
+            raise HookValueError(msg)
         self.every: Final = every
         self._activations = activations
-        self._gradients = gradients
-        self._tally = Tally(histogram=histogram)
+        self._meter = Tally(histogram=histogram)
         self._scale = LossScale(scaler)
         self._scaled: tuple[Pass | None, float] = None, 1.0
-
-    def rows(self) -> list[StatsRow]:
-        """What was measured, a row for each tensor, mode and direction."""
-        return self._tally.rows()
-
-    def reset(self) -> None:
-        """Forget what was measured."""
-        self._tally.clear()
 
     def _is_due(self, call: Any) -> bool:
         return not call.running.number % self.every
 
-    def listen(self, listener: Callable[[What, int, Looked], None]) -> None:
+    def listen(self, listener: Callable[[Subject, str, int, Looked], None]) -> None:
         """Give what each look at a tensor finds to a listener too, with the number of its pass."""
-        self._tally.listener = listener
+        self._meter.listener = listener
 
-    def _add(self, call: Any, what: What, value: Any, name: str, scale: float = 1.0) -> None:
-        for leaf, tensor in leaves(value, name):
+    def _add_outputs(self, call: Any, outputs: Any) -> None:
+        if self._activations and self._is_due(call) and not call.recomputing:
+            self._add(call, "forward", leaves(outputs, "output"))
+
+    def _add_gradients(self, call: Any, gradients: Any) -> None:
+        if self._is_due(call):
+            scale = self._scale_in(call.running)
+            self._add(call, "backward", leaves(gradients, "grad_output"), scale)
+
+    def _add(
+        self, call: Any, direction: str, found: Iterable[tuple[str, Tensor]], scale: float = 1.0
+    ) -> None:
+        for leaf, tensor in found:
             values = readable(tensor)
             if values is not None:
-                number = call.running.number
-                self._tally.add(what._replace(leaf=leaf), values, scale, number)
+                what = subject_of(call, direction)
+                self._meter.add(what, leaf, values, scale, call.running.number)
 
     def _scale_in(self, running: Pass) -> float:
         """The loss scale of a pass; asked for once, since a scaler may wait for its device."""
@@ -127,6 +144,8 @@ class ModuleStatsHook(Statistics, ModuleHook):
         histogram: bool = True,
         scaler: Any = None,
     ) -> None:
+        self._updates = Updates(every) if parameters else None
+        self._registered = 0
         super().__init__(
             every,
             activations=activations,
@@ -134,12 +153,9 @@ class ModuleStatsHook(Statistics, ModuleHook):
             histogram=histogram,
             scaler=scaler,
         )
-        wanted = {Phase.FORWARD: activations or parameters, Phase.BACKWARD: gradients}
-        self.watched_phases = _phases(wanted)
-        self._updates = Updates(every) if parameters else None
-        self._registered = 0
 
-    def _all_rows(self) -> list[StatsRow | ParameterRow]:
+    def all_rows(self) -> list[StatsRow | ParameterRow]:
+        """What was measured of outputs, gradients and parameters."""
         return [*self.rows(), *self.parameter_rows()]
 
     def parameter_rows(self) -> list[ParameterRow]:
@@ -168,14 +184,11 @@ class ModuleStatsHook(Statistics, ModuleHook):
         """Measure the outputs."""
         if self._updates is not None:
             self._updates.see(call.key, call.root, call.path)
-        if self._activations and self._is_due(call) and not call.recomputing:
-            self._add(call, _module(call, "forward"), call.out, "output")
+        self._add_outputs(call, call.out)
 
     def backward_postprocess(self, call: ModuleCall) -> None:
         """Measure the gradients of the outputs."""
-        if self._is_due(call):
-            scale = self._scale_in(call.running)
-            self._add(call, _module(call, "backward"), call.grad_output, "grad_output", scale)
+        self._add_gradients(call, call.grad_output)
 
 
 class FunctionStatsHook(Statistics, FunctionHook):
@@ -205,56 +218,12 @@ class FunctionStatsHook(Statistics, FunctionHook):
 
     name = "StatsHook"
 
-    def __init__(
-        self,
-        every: int = 100,
-        *,
-        activations: bool = True,
-        gradients: bool = True,
-        histogram: bool = True,
-        scaler: Any = None,
-    ) -> None:
-        super().__init__(
-            every,
-            activations=activations,
-            gradients=gradients,
-            histogram=histogram,
-            scaler=scaler,
-        )
-        self.watched_phases = _phases({Phase.FORWARD: activations, Phase.BACKWARD: gradients})
-
-    def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Measure the outputs."""
-        if self._is_due(function) and not function.recomputing:
-            outputs = function.outputs or ()
-            value = outputs[0] if len(outputs) == 1 else outputs
-            self._add(function, _function(function, "forward"), value, "output")
+        self._add_outputs(function, function.result)
 
     def backward_postprocess(
-        self,
-        function: FunctionCall,
-        in_data: tuple[Tensor | None, ...],
-        out_grad: tuple[Tensor | None, ...],
+        self, function: FunctionCall, in_data: Tensors, out_grad: Tensors
     ) -> None:
         """Measure the gradients of the outputs."""
-        if self._is_due(function):
-            scale = self._scale_in(function.running)
-            self._add(function, _function(function, "backward"), out_grad, "grad_output", scale)
-
-
-def _phases(wanted: dict[Phase, bool]) -> tuple[Phase, ...]:
-    found = tuple(phase for phase, is_wanted in wanted.items() if is_wanted)
-    if not found:
-        msg = "everything is switched off; leave something to measure"
-        raise HookValueError(msg)
-    return found
-
-
-def _module(call: ModuleCall, direction: str) -> What:
-    return What(call.root, call.path, call.type, "module", call.mode, direction, "", "")
-
-
-def _function(call: FunctionCall, direction: str) -> What:
-    return What(call.root, call.module_path, "", "function", call.mode, direction, "", call.name)
+        self._add_gradients(function, out_grad)

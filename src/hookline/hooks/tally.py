@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from math import nan, sqrt
+from operator import add
 from typing import Final, NamedTuple
 
-import torch
 from torch import Tensor
 
 from hookline.core.magnitudes import BINS
 from hookline.core.records import StatsRow
 from hookline.hooks.histogram import SAMPLE, magnitudes
 from hookline.hooks.moments import Moments, measure, sample_of
-
-
-class What(NamedTuple):
-    """Of what a statistic is; the fields are those of `StatsRow`."""
-
-    root: str
-    path: str | None
-    type: str
-    level: str
-    mode: str
-    direction: str
-    leaf: str
-    name: str
+from hookline.hooks.reading import numbers_of
+from hookline.hooks.subject import Subject
 
 
 class _Entry:
@@ -55,7 +45,8 @@ class Looked(NamedTuple):
 class _Measured(NamedTuple):
     """What was measured of one tensor in one call, still on its device."""
 
-    what: What
+    what: Subject
+    leaf: str
     moments: Tensor
     bins: Tensor | None
     scale: float
@@ -72,30 +63,33 @@ class Tally:
         histogram: count magnitudes too.
 
     Attributes:
-        listener: is given what each look found, with the number of its pass, if it is not None.
+        listener: is given what each look found: of what, which leaf, in which pass; or None.
     """
 
     LIMIT: Final = 512
     """So many measurements are read at the latest."""
 
     def __init__(self, *, histogram: bool) -> None:
-        self.listener: Callable[[What, int, Looked], None] | None = None
+        self.listener: Callable[[Subject, str, int, Looked], None] | None = None
         self._histogram: Final = histogram
-        self._entries: dict[What, _Entry] = {}
+        self._entries: defaultdict[tuple[Subject, str], _Entry] = defaultdict(_Entry)
         self._waiting: list[_Measured] = []
         self._lock = threading.Lock()
 
-    def add(self, what: What, values: Tensor, scale: float = 1.0, number: int = 0) -> None:
+    def add(
+        self, what: Subject, leaf: str, values: Tensor, scale: float = 1.0, number: int = 0
+    ) -> None:
         """Add the numbers of a tensor, divided by a scale.
 
         Args:
             what: of what they are.
+            leaf: the tensor.
             values: the numbers, as `readable` gives them.
             scale: what they are divided by.
             number: the pass that they are of.
         """
         bins = magnitudes(sample_of(values, SAMPLE), 1 / scale) if self._histogram else None
-        measured = _Measured(what, measure(values), bins, scale, number)
+        measured = _Measured(what, leaf, measure(values), bins, scale, number)
         with self._lock:
             self._waiting.append(measured)
             if values.is_cpu or len(self._waiting) >= self.LIMIT:
@@ -105,9 +99,9 @@ class Tally:
         """What was added up so far."""
         with self._lock:
             self._read()
-            return [self._row(what, entry) for what, entry in self._entries.items()]
+            return [self._row(*key, entry) for key, entry in self._entries.items()]
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         """Forget all."""
         with self._lock:
             self._waiting.clear()
@@ -115,21 +109,15 @@ class Tally:
 
     def _read(self) -> None:
         waiting, self._waiting = self._waiting, []
-        rows = _lists([measured.moments for measured in waiting])
-        bins = _lists([m.bins[None] for m in waiting if m.bins is not None])
-        counts = iter(bins)
-        for measured, moments in zip(waiting, rows, strict=True):
-            entry = self._entries.setdefault(measured.what, _Entry())
-            self._merge(entry, moments, measured)
+        moments = numbers_of([measured.moments for measured in waiting])
+        counts = iter(numbers_of([m.bins for m in waiting if m.bins is not None]))
+        for measured, numbers in zip(waiting, moments, strict=True):
+            entry = self._entries[measured.what, measured.leaf]
+            self._merge(entry, Moments.read(numbers).scaled(1 / measured.scale), measured)
             if measured.bins is not None:
-                new = next(counts)[0]
-                entry.bins = [a + int(b) for a, b in zip(entry.bins, new, strict=True)]
+                entry.bins = list(map(add, entry.bins, next(counts)))
 
-    def _merge(self, entry: _Entry, rows: list[list[float]], measured: _Measured) -> None:
-        call = Moments()
-        for row in rows:
-            call.merge(Moments.read(row))
-        call = call.scaled(1 / measured.scale)
+    def _merge(self, entry: _Entry, call: Moments, measured: _Measured) -> None:
         norm = sqrt(call.sum_of_squares)
         entry.moments.merge(call)
         entry.calls += 1
@@ -143,9 +131,9 @@ class Tally:
                 found = Looked(norm, call.abs_max, call.zeros / call.count, bad)
             else:
                 found = Looked(nan, nan, nan, bad)
-            self.listener(measured.what, measured.number, found)
+            self.listener(measured.what, measured.leaf, measured.number, found)
 
-    def _row(self, what: What, entry: _Entry) -> StatsRow:
+    def _row(self, what: Subject, leaf: str, entry: _Entry) -> StatsRow:
         found = entry.moments
         known = (
             found.mean,
@@ -159,6 +147,7 @@ class Tally:
         mean, std, low, high, abs_max, norm, zeros = known if found.count else (nan,) * len(known)
         return StatsRow(
             **what._asdict(),
+            leaf=leaf,
             calls=entry.calls,
             count=found.count,
             mean=mean,
@@ -173,15 +162,3 @@ class Tally:
             histogram=tuple(entry.bins) if self._histogram else (),
             scale=entry.scale,
         )
-
-
-def _lists(parts: list[Tensor]) -> list[list[list[float]]]:
-    """The rows of each of some matrices; each device is waited for once."""
-    found: list[list[list[float]]] = [[] for _ in parts]
-    for device in {part.device for part in parts}:
-        places = [place for place, part in enumerate(parts) if part.device == device]
-        together = [parts[place] for place in places]
-        rows = iter((together[0] if len(together) == 1 else torch.cat(together)).tolist())
-        for place in places:
-            found[place] = [next(rows) for _ in range(len(parts[place]))]
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -11,31 +11,13 @@ from hookline.core.records import TimeRow
 from hookline.core.stream import Writable
 from hookline.errors import HookValueError
 from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
-from hookline.hooks.meter import Measured, Timed, TimeMeter
+from hookline.hooks.measuring import Measuring
+from hookline.hooks.meter import Timed, TimeMeter
+from hookline.hooks.subject import Subject, subject_of
 from hookline.hooks.time_report import print_times
 
-if TYPE_CHECKING:
-    from hookline.functions.call import FunctionCall
-    from hookline.modules.call import ModuleCall
 
-
-class _Known(dict[tuple[Any, ...], Measured]):
-    """What was measured before, by all its fields but the clock: one is looked up faster than made.
-
-    Args:
-        clock: the clock.
-    """
-
-    def __init__(self, clock: str) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def __missing__(self, key: tuple[Any, ...]) -> Measured:
-        found = self[key] = Measured._make((*key, self._clock))
-        return found
-
-
-class Timer:
+class Timer(Measuring[TimeRow, TimeMeter]):
     """What the timers of both levels have in common."""
 
     timed: ClassVar[bool] = True
@@ -44,7 +26,6 @@ class Timer:
     def __init__(self, history: int = 10_000, clock: str = "auto") -> None:
         self._meter = TimeMeter(history, _new_event(clock))
         self._end = self._meter.end
-        self._known = _Known(self._meter.clock)
         self._registered = 0
 
     def added(self, target: Any) -> None:
@@ -61,18 +42,14 @@ class Timer:
     def call_history(self) -> list[tuple[str, float]]:
         """`(name, seconds)` of the latest calls, inner ones before those around them."""
         self._meter.settle()
-        return list(self._meter.history)
+        return [(what.label, duration / 1e9) for what, duration in list(self._meter.history)]
 
     def total_time(self) -> float:
         """The time in seconds of the outermost calls; those inside are part of them."""
         self._meter.settle()
         return self._meter.outermost / 1e9
 
-    def rows(self) -> list[TimeRow]:
-        """What was measured, a row for each module or function, mode and direction."""
-        return self._meter.rows()
-
-    def slowest(self) -> tuple[Measured, float] | None:
+    def slowest(self) -> tuple[Subject, float] | None:
         """What took most time of its own so far, and its share of all; waits for no device."""
         return self._meter.slowest()
 
@@ -97,7 +74,9 @@ class Timer:
             entry[row.direction] = _added(entry.get(row.direction), row)
         return found
 
-    def print_report(self, unit: str = "auto", file: Writable | None = None) -> None:
+    def print_report(  # pyright: ignore[reportIncompatibleMethodOverride] - as Chainer's
+        self, unit: str = "auto", file: Writable | None = None
+    ) -> None:
         """Print a table of what was measured: Chainer's three columns, then ours.
 
         Args:
@@ -110,13 +89,12 @@ class Timer:
         """
         print_times(self._title, self.summary(), unit, file)
 
-    def reset(self) -> None:
-        """Forget what was measured."""
-        self._meter.reset()
-
     def listen(self, listener: Callable[[Timed], None]) -> None:
         """Give each call that is measured to a listener too, as it ends; inner ones first."""
         self._meter.listener = listener
+
+    def _begin(self, call: Any, direction: str) -> None:
+        self._meter.begin(call, subject_of(call, direction))
 
 
 class ModuleTimerHook(Timer, ModuleBrackets):
@@ -150,12 +128,6 @@ class ModuleTimerHook(Timer, ModuleBrackets):
     name = "TimerHook"
     _title = "ModuleName"
 
-    def _begin(self, call: ModuleCall, direction: str) -> None:
-        running, path = call.running, call.path
-        root = running.root.name
-        what = self._known[root, path, call.type, "module", running.mode, direction, ""]
-        self._meter.begin(call, path or root, what)
-
 
 class FunctionTimerHook(Timer, FunctionBrackets):
     """Measures the forward and backward time of functions.
@@ -182,12 +154,6 @@ class FunctionTimerHook(Timer, FunctionBrackets):
 
     name = "TimerHook"
     _title = "FunctionName"
-
-    def _begin(self, call: FunctionCall, direction: str) -> None:
-        running, path, name = call.running, call.module_path, call.name
-        root = running.root.name
-        what = self._known[root, path, "", "function", running.mode, direction, name]
-        self._meter.begin(call, name, what)
 
 
 def _new_event(clock: str) -> Callable[[], Any] | None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, isfinite, nan, sqrt
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from hookline.core.calls import Key
+from hookline.core.names import around, joined
 from hookline.core.records import ParameterRow
 from hookline.hooks.amp import applied_scale
 from hookline.hooks.aside import StepWatch
 from hookline.hooks.moments import sample_of, square_sum
+from hookline.hooks.reading import numbers_of
 from hookline.torch_base.optimizers import parameters_of
 from hookline.torch_base.readable import is_sharded, local_part, readable
 
@@ -22,6 +25,10 @@ EXACT: Final = 2**18
 """Up to so many numbers of a parameter its update is measured exactly; else on so many of them."""
 
 _FIRST_BOUND: Final = 64
+
+
+_LIMIT: Final = 512
+"""So many measurements are read at the latest."""
 
 
 class _Name(NamedTuple):
@@ -33,17 +40,28 @@ class _Begun(NamedTuple):
     """A parameter in a step that has begun."""
 
     parameter: Tensor
-    name: _Name | None
-    """None until the step is over where a closure runs in it: it makes the gradients."""
-    gradient: Tensor | None
-    """The sum of squares of its gradient."""
     before: Tensor | None
-    """A copy of (a sample of) its weights."""
+    """A copy of (a sample of) its weights; None where they can't be read."""
+    gradient: Tensor | None
+    """The sum of squares of its gradient; None where there is none, or it can't be read."""
+
+
+class _Step(NamedTuple):
+    """A step that has begun."""
+
+    parameters: list[_Begun]
+    names: dict[int, _Name]
     scale: float
+    late: bool
+    """Whether a closure in it makes the gradients, perhaps those of modules not seen before."""
+
+
+_Key: TypeAlias = tuple[str, str, str]
+"""The root's name, the parameter's, and the class name of the optimizer."""
 
 
 class _Measured(NamedTuple):
-    key: tuple[str, str, str]
+    key: _Key
     sums: Tensor
     """Sums of squares: gradient, weights, update and weights before, of the sample."""
 
@@ -100,8 +118,8 @@ class Updates:
         self._modules: dict[Key[nn.Module], tuple[str, str]] = {}
         self._bound = _FIRST_BOUND
         self._counts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._begun: WeakKeyDictionary[Any, list[_Begun]] = WeakKeyDictionary()
-        self._entries: dict[tuple[str, str, str], _Entry] = {}
+        self._begun: WeakKeyDictionary[Any, _Step] = WeakKeyDictionary()
+        self._entries: dict[_Key, _Entry] = {}
         self._waiting: list[_Measured] = []
         self.open: Final = self._steps.open
 
@@ -139,49 +157,43 @@ class Updates:
         found = getattr(optimizer, "found_inf", None)
         if found is not None and float(found):
             return  # it will leave the step out
-        if closure is not None:
-            late = (_begin_late(parameter) for parameter in parameters_of(optimizer))
-            self._begun[optimizer] = [begun for begun in late if begun is not None]
-            return
-        scale, names = applied_scale(optimizer), self._names()
-        self._begun[optimizer] = [
-            begun
-            for parameter in parameters_of(optimizer)
-            if id(parameter) in names
-            and (begun := _begin(parameter, names[id(parameter)], scale)) is not None
-        ]
+        late = closure is not None
+        names = {} if late else self._names()
+        begun = [_begin(p, late=late) for p in parameters_of(optimizer) if late or id(p) in names]
+        self._begun[optimizer] = _Step(begun, names, applied_scale(optimizer), late)
 
     def _after(self, optimizer: Any, _closure: object) -> None:
-        for begun, (root, names) in self._named(self._begun.pop(optimizer, [])):
-            key = (root, names[0], type(optimizer).__name__)
-            entry = self._entries.get(key)
-            if entry is None:
-                self._entries[key] = entry = _Entry(_row(begun, names[1:], key))
-            entry.steps += 1
-            values = readable(begun.parameter)
-            if begun.gradient is None or begun.before is None or values is None:
-                continue
-            change = sample_of(values, EXACT) - begun.before
-            sums = (
-                begun.gradient / begun.scale**2,
-                square_sum(values),
-                square_sum(change),
-                square_sum(begun.before),
-            )
-            self._waiting.append(_Measured(key, torch.stack(sums)))
-        if len(self._waiting) >= 512 or all(m.sums.is_cpu for m in self._waiting):  # noqa: PLR2004
+        step = self._begun.pop(optimizer, None)
+        if step is None:
+            return
+        names = self._names() if step.late else step.names
+        for begun in step.parameters:
+            found = begun
+            if step.late:
+                found = begun._replace(gradient=_gradient_of(begun.parameter))
+            name = names.get(id(begun.parameter))
+            if name is not None and _takes_part(found):
+                self._add(found, name, type(optimizer).__name__, step.scale)
+        if len(self._waiting) >= _LIMIT or all(m.sums.is_cpu for m in self._waiting):
             self._read()
 
-    def _named(self, step: list[_Begun]) -> Iterator[tuple[_Begun, _Name]]:
-        known = self._names() if any(begun.name is None for begun in step) else {}
-        for begun in step:
-            if begun.name is not None:
-                yield begun, begun.name
-                continue
-            gradient = begun.parameter.grad
-            values = None if gradient is None else readable(gradient)
-            if values is not None and id(begun.parameter) in known:
-                yield begun._replace(gradient=square_sum(values)), known[id(begun.parameter)]
+    def _add(self, begun: _Begun, name: _Name, optimizer: str, scale: float) -> None:
+        first, *ties = name.names
+        key = name.root, first, optimizer
+        entry = self._entries.get(key)
+        if entry is None:
+            self._entries[key] = entry = _Entry(_row(begun, key, ties, scale))
+        entry.steps += 1
+        values = readable(begun.parameter)
+        if begun.gradient is None or begun.before is None or values is None:
+            return
+        sums = (
+            begun.gradient / scale**2,
+            square_sum(values),
+            square_sum(sample_of(values, EXACT) - begun.before),
+            square_sum(begun.before),
+        )
+        self._waiting.append(_Measured(key, torch.stack(sums)))
 
     def _drop_dead(self) -> None:
         self._modules = {key: where for key, where in self._modules.items() if key() is not None}
@@ -193,56 +205,47 @@ class Updates:
         self._drop_dead()
         for key, (root, path) in sorted(self._modules.items(), key=lambda item: len(item[1][1])):
             module = key()
-            if module is None or any((root, above) in done for above in _above(path)):
+            if module is None or any((root, above) in done for above in (path, *around(path))):
                 continue
             done.add((root, path))
             for name, parameter in module.named_parameters(remove_duplicate=False):
-                full = f"{path}.{name}" if path else name
-                found.setdefault(id(parameter), _Name(root, [])).names.append(full)
+                own = found.setdefault(id(parameter), _Name(root, []))
+                own.names.append(joined(path, name))
         return found
 
     def _read(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for device in {measured.sums.device for measured in waiting}:
-            some = [measured for measured in waiting if measured.sums.device == device]
-            rows = torch.stack([measured.sums for measured in some]).tolist()
-            for measured, row in zip(some, rows, strict=True):
-                _add(self._entries[measured.key], row)
+        found = numbers_of([measured.sums for measured in waiting])
+        for measured, sums in zip(waiting, found, strict=True):
+            _count(self._entries[measured.key], sums)
 
 
-def _above(path: str) -> Iterator[str]:
-    """A path and those of the modules around it."""
-    yield path
-    while path:
-        path = path.rpartition(".")[0]
-        yield path
+def _begin(parameter: Tensor, *, late: bool) -> _Begun:
+    """A parameter as a step begins; its gradient only where it is there already."""
+    gradient = None if late else _gradient_of(parameter)
+    values = readable(parameter) if late or gradient is not None else None
+    before = None if values is None else sample_of(values, EXACT).clone()
+    return _Begun(parameter, before, gradient)
 
 
-def _begin(parameter: Tensor, name: _Name, scale: float) -> _Begun | None:
-    """A parameter as a step begins; None if it takes no part."""
-    gradient = parameter.grad
-    if gradient is None:
-        return None if parameter.numel() else _Begun(parameter, name, None, None, scale)
-    values, gradients = readable(parameter), readable(gradient)
-    if values is None or gradients is None:
-        return None if _size_here(parameter) else _Begun(parameter, name, None, None, scale)
-    sample = sample_of(values, EXACT).clone()
-    return _Begun(parameter, name, square_sum(gradients), sample, scale)
+def _gradient_of(parameter: Tensor) -> Tensor | None:
+    values = None if parameter.grad is None else readable(parameter.grad)
+    return None if values is None else square_sum(values)
 
 
-def _begin_late(parameter: Tensor) -> _Begun | None:
-    """A parameter whose gradient the step will make; None if its numbers can't be read."""
-    values = readable(parameter)
-    if values is None:
-        return None
-    return _Begun(parameter, None, None, sample_of(values, EXACT).clone(), 1.0)
+def _takes_part(begun: _Begun) -> bool:
+    """Whether a step is one of a parameter's: it has a gradient, or has nothing to update."""
+    if begun.gradient is not None and begun.before is not None:
+        return True
+    parameter = begun.parameter
+    return not (parameter.numel() if parameter.grad is None else _size_here(parameter))
 
 
 def _size_here(parameter: Any) -> int:
     return local_part(parameter).numel()
 
 
-def _row(begun: _Begun, others: list[str], key: tuple[str, str, str]) -> ParameterRow:
+def _row(begun: _Begun, key: _Key, ties: Sequence[str], scale: float) -> ParameterRow:
     root, name, optimizer = key
     here = _size_here(begun.parameter)
     notes = (
@@ -251,18 +254,14 @@ def _row(begun: _Begun, others: list[str], key: tuple[str, str, str]) -> Paramet
         ("estimated", here > EXACT),
     )
     return ParameterRow(
-        root,
-        name,
-        tuple(others),
-        tuple(begun.parameter.shape),
-        optimizer,
-        *(0, 0.0, nan, nan, nan, nan, nan, nan),
-        scale=begun.scale,
+        *(root, name, tuple(ties), tuple(begun.parameter.shape), optimizer),
+        *(0, 0.0, *_Course().numbers, *_Course().numbers),
+        scale=scale,
         note=", ".join(note for note, applies in notes if applies),
     )
 
 
-def _add(entry: _Entry, sums: list[float]) -> None:
+def _count(entry: _Entry, sums: list[float]) -> None:
     gradient, weights, change, before = sums
     entry.weight = sqrt(weights)
     if isfinite(gradient):
@@ -274,18 +273,17 @@ def _add(entry: _Entry, sums: list[float]) -> None:
 
 
 def _finished(entry: _Entry) -> ParameterRow:
-    row = entry.row
-    return ParameterRow(
-        row.root,
-        row.name,
-        row.ties,
-        row.shape,
-        row.optimizer,
-        entry.steps,
-        entry.weight,
-        *entry.grads.numbers,
-        *entry.ratios.numbers,
+    norm, norm_max, norm_last = entry.grads.numbers
+    ratio, ratio_max, ratio_last = entry.ratios.numbers
+    return replace(
+        entry.row,
+        steps=entry.steps,
+        weight_norm=entry.weight,
+        grad_norm=norm,
+        grad_norm_max=norm_max,
+        grad_norm_last=norm_last,
+        update_ratio=ratio,
+        update_ratio_max=ratio_max,
+        update_ratio_last=ratio_last,
         nonfinite=entry.nonfinite,
-        scale=row.scale,
-        note=row.note,
     )

@@ -21,15 +21,15 @@ from hookline.hooks.evidence import Remembered, State
 from hookline.hooks.findings import Finding, Findings, in_words, row_of
 from hookline.hooks.finite import Found, examine, is_finite
 from hookline.hooks.looks import LateLook, Line, Look
+from hookline.hooks.measuring import Measuring
 from hookline.hooks.overflows import Overflows
-from hookline.hooks.printed import Printed
 from hookline.torch_base.readable import readable, version_of
 from hookline.torch_base.tree import leaves, tensors
 
 Action: TypeAlias = Literal["raise", "warn", "record"]
 
 
-class Watcher(Printed):
+class Watcher(Measuring[NonFiniteRow, Findings]):
     """Looks at the tensors of calls, and tells what is not finite.
 
     Args: see the hooks.
@@ -57,12 +57,10 @@ class Watcher(Printed):
         self._forward = forward
         self._backward = backward
         self._scale = LossScale(scaler)
-        self._findings = Findings()
+        self._meter = Findings()
         self._overflows = Overflows(self._scale, self._missed)
         self._line = Line()
-        self._judge = Judge(
-            self._findings, self._report, masks=allow_inf_mask, allow=allowance(allow)
-        )
+        self._judge = Judge(self._meter, self._report, masks=allow_inf_mask, allow=allowance(allow))
         self._bad_parameters = Remembered()
         self._registered = 0
         self._direction = ""
@@ -86,18 +84,18 @@ class Watcher(Printed):
         """All places where something was found, the first one first."""
         self._line.read()
         self._overflows.settle()
-        return self._findings.rows()
+        return super().rows()
 
     @property
     def times(self) -> int:
         """In how many calls something was found so far; waits for no device."""
-        return self._findings.times
+        return self._meter.times
 
     def reset(self) -> None:
         """Forget what was found; the next is the first again."""
         self._line.clear()
         self._overflows.clear()
-        self._findings.clear()
+        self._meter.reset()
         self._bad_parameters.clear()
 
     # Registration.
@@ -222,12 +220,12 @@ class Watcher(Printed):
         expected = self._overflows.expects(call, direction)
         scale = self._scale.now() if expected else None
         row = row_of(call, direction, why, leaf, found, scale)
-        finding, new = self._findings.add(call, row)
+        finding, new = self._meter.add(call, row)
         if scale is not None:
             self._overflows.add(finding, scale)
         elif self._action == "raise":
             raise NonFiniteError(in_words(row), row)
-        elif self._action == "warn" and new and (finding.is_origin or len(self._findings) == 1):
+        elif self._action == "warn" and new and (finding.is_origin or len(self._meter) == 1):
             warnings.warn(in_words(row), RuntimeWarning, stacklevel=2)
 
     def _missed(self, finding: Finding, optimizer: str) -> None:

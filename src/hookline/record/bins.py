@@ -100,12 +100,7 @@ class Series:
 
     def values(self) -> list[float]:
         """The number of each bin; NaN where nothing was put in."""
-        if not self._is_mean:
-            return [
-                number if count else math.nan
-                for number, count in zip(self._numbers, self._counts, strict=True)
-            ]
         return [
-            number / count if count else math.nan
+            math.nan if not count else number / count if self._is_mean else number
             for number, count in zip(self._numbers, self._counts, strict=True)
         ]

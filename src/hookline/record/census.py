@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import Any, Final
 
 from torch import nn
 
 from hookline.core.calls import Pass
+from hookline.core.names import around
 from hookline.core.records import Silent
 from hookline.modules.silence import LEFT_OUT, NEVER, Reasons
 from hookline.record.rows import ModuleRow, PassRow
@@ -171,18 +172,13 @@ class _Known:
 
     def _told_late(self, row: Silent, ran_at: set[str]) -> Silent:
         """The row as it is now: of a model that is gone, others may have run since the look."""
-        if (row.cause, row.advice) == NEVER and any(path in ran_at for path in _above(row.path)):
+        if (row.cause, row.advice) == NEVER and any(path in ran_at for path in around(row.path)):
             return Silent(row.path, row.type, *LEFT_OUT, row.hooks, row.root)
         return row
 
     def _where_ran(self) -> set[str]:
         seats: Any = {} if self.root is None else self.root.seats
         return self._ran_at | {path for key in self.ran for path in seats.get(key, ())}
-
-
-def _above(path: str) -> Sequence[str]:
-    parts = path.split(".") if path else []
-    return [".".join(parts[:count]) for count in range(len(parts))]
 
 
 def _modules_of(root: Root) -> Iterator[ModuleRow]:

@@ -11,8 +11,9 @@ from hookline.record.bins import Grid, Series
 from hookline.record.rows import EventRow, SeriesRow, pack
 
 if TYPE_CHECKING:
-    from hookline.hooks.meter import Measured, Timed
-    from hookline.hooks.tally import Looked, What
+    from hookline.hooks.meter import Timed
+    from hookline.hooks.subject import Subject
+    from hookline.hooks.tally import Looked
 
 PASSES: Final = 2
 """So many passes of each root are kept in full at the beginning, and as many at the end."""
@@ -47,7 +48,7 @@ class Course:
         self._start = start
         self._grids: dict[str, Grid] = {}
         self._series: dict[_Key, tuple[Grid, Series]] = {}
-        self._of_time: dict[Measured, tuple[Grid, Series]] = {}
+        self._of_time: dict[Subject, tuple[Grid, Series]] = {}
         self._first: list[Timed] = []
         self._last: deque[Timed] = deque(maxlen=EVENTS)
         self._begun: dict[str, int] = {}
@@ -59,7 +60,7 @@ class Course:
         with self._lock:
             found = self._of_time.get(what)
             if found is None:
-                found = self._of_time[what] = self._at(_key_of_time(what), number)
+                found = self._of_time[what] = self._at(_key(what, "", "time"), number)
             grid, series = found
             grid.add(series, number, call.duration / 1e9)
             begun = self._begun.setdefault(what.root, number)
@@ -68,24 +69,13 @@ class Course:
             else:
                 self._last.append(call)
 
-    def looked(self, what: What, number: int, looked: Looked) -> None:
+    def looked(self, what: Subject, leaf: str, number: int, looked: Looked) -> None:
         """The numbers in a tensor were looked at."""
         with self._lock:
             for metric, value in zip(_METRICS, looked, strict=True):
-                if isnan(value):
-                    continue
-                key = _Key(
-                    what.root,
-                    what.path,
-                    what.name,
-                    what.level,
-                    what.mode,
-                    what.direction,
-                    what.leaf,
-                    metric,
-                )
-                grid, series = self._at(key, number)
-                grid.add(series, number, value)
+                if not isnan(value):
+                    grid, series = self._at(_key(what, leaf, metric), number)
+                    grid.add(series, number, value)
 
     def series(self) -> list[SeriesRow]:
         """All bins so far."""
@@ -120,24 +110,18 @@ class Course:
         return found
 
 
-def _key_of_time(what: Measured) -> _Key:
-    return _Key(what.root, what.path, what.name, what.level, what.mode, what.direction, "", "time")
+def _key(what: Subject, leaf: str, metric: str) -> _Key:
+    place = (what.root, what.path, what.name, what.level)
+    return _Key(*place, what.mode, what.direction, leaf, metric)
 
 
 def _event(call: Timed, start: int) -> EventRow:
-    what = call.what
     return EventRow(
-        what.root,
-        what.path,
-        what.type,
-        what.level,
-        what.mode,
-        what.direction,
-        what.name,
-        call.call_index,
-        call.number,
-        call.step,
-        call.thread,
-        (call.begin - start) / 1e9,
-        call.duration / 1e9,
+        **call.what._asdict(),
+        index=call.call_index,
+        pass_number=call.number,
+        step=call.step,
+        thread=call.thread,
+        begin=(call.begin - start) / 1e9,
+        duration=call.duration / 1e9,
     )

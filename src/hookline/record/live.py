@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hookline.core.thread import local
 from hookline.record.bottom import BottomLine
+from hookline.record.pace import turns
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 INTERVAL: Final = 0.5
 """Seconds between two looks, at least."""
-
-_SHARE: Final = 20
-"""A look may take one part in so many of the time; where it takes longer, they come later."""
 
 _ROOTS: Final = 3
 """Of so many models the passes are told; of those with most of them."""
@@ -76,12 +74,9 @@ class Live:
 
     def _run(self) -> None:
         local.thread.busy = True  # its torch calls, if any, are ours
-        pause = 0.0
         try:
-            while not self._over.wait(pause):
-                began = time.perf_counter()
+            for _ in turns(self._over, self._interval, first=0.0):
                 self._line.show(self._rendered(self._look()))
-                pause = max(self._interval, _SHARE * (time.perf_counter() - began))
         except OSError:
             pass  # the terminal is gone
         except Exception as error:  # noqa: BLE001 - whatever our fault is

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
+from hookline.core.names import full_name
 from hookline.core.records import DirectedRow, TimeRow
 from hookline.record.runs import Rank, RunData
 
@@ -18,6 +20,7 @@ SLOWER: Final = 1.2
 _MATTERS: Final = 0.01
 """But only if it is at least this share of the run."""
 
+_key: Final = attrgetter("root", "path", "type", "level", "mode", "direction", "name", "clock")
 _Key = tuple[str, str | None, str, str, str, str, str, str]
 
 
@@ -133,10 +136,9 @@ def first_line(text: str) -> str:
 
 def _lagging(run: RunData) -> Iterator[str]:
     for rank, ratio, lost, worst in stragglers(run):
-        place = f"{worst.root} {worst.path or ''}{worst.name and f':{worst.name}'}".strip()
         yield (
             f"rank {rank} is slow: {ratio:.2f} times the time of the others, {lost:.2g} s in all; "
-            f"most in {place} ({worst.mode}, {worst.direction})"
+            f"most in {full_name(worst)} ({worst.mode}, {worst.direction})"
         )
 
 
@@ -166,11 +168,6 @@ def _own_times(rank: Rank) -> dict[_Key, tuple[int, float]]:
     # With both levels, the functions are a part of the modules' own time.
     level = "module" if any(row.level == "module" for row in rows) else "function"
     return {_key(row): (row.calls, row.self_time / row.calls) for row in rows if row.level == level}
-
-
-def _key(row: TimeRow | RankRow) -> _Key:
-    where = (row.root, row.path, row.type, row.level)
-    return (*where, row.mode, row.direction, row.name, row.clock)
 
 
 def _merged(key: _Key, rows: dict[int, TimeRow]) -> RankRow:

@@ -11,11 +11,11 @@ from typing import NamedTuple
 _RUN = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
 
 
-class Place(NamedTuple):
+class Process(NamedTuple):
     """Which process of a run this is.
 
     Example:
-        >>> Place("a", rank=1, ranks=2).file(Path("run.hookline")).name
+        >>> Process("a", rank=1, ranks=2).file(Path("run.hookline")).name
         'run.hookline.1'
     """
 
@@ -27,7 +27,7 @@ class Place(NamedTuple):
     """How many there are."""
 
     @classmethod
-    def here(cls, environment: Mapping[str, str] = os.environ) -> Place:
+    def here(cls, environment: Mapping[str, str] = os.environ) -> Process:
         """What the launcher (`torchrun`, or whatever sets the same variables) says of this one."""
         try:
             rank, ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])

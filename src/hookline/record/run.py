@@ -13,11 +13,12 @@ from torch import nn
 
 from hookline.core.entry import Callback, Entry
 from hookline.core.handle import HookHandle
+from hookline.core.names import full_name
 from hookline.core.scope import HookObject, entry_of, register_object
 from hookline.functions import places as function_places
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.aside import aside
-from hookline.hooks.meter import Measured
+from hookline.hooks.measuring import Measuring
 from hookline.hooks.stats import Statistics
 from hookline.hooks.timer import Timer
 from hookline.hooks.watcher import Watcher
@@ -127,15 +128,13 @@ class Recorder:
         found = [hook.times for hook in self._hooks if isinstance(hook, Watcher)]
         # Of both levels, the modules come first.
         most = next(filter(None, slowest), None)
-        named = None if most is None else (_name(most[0]), most[1])
+        named = None if most is None else (full_name(most[0]), most[1])
         return Glance(self._census.passes(), named, sum(found) if found else None)
 
     def _rows_of(self, hook: Any) -> Iterable[Any]:
         """All that a hook tells; a fault in that is one of ours."""
         try:
-            return [
-                row for tell in _TELLING if hasattr(hook, tell) for row in getattr(hook, tell)()
-            ]
+            return hook.all_rows() if isinstance(hook, Measuring) else ()
         except Exception:  # noqa: BLE001 - whatever our fault is
             self._note_fault(hook, "could not tell what it measured")
             return ()
@@ -169,15 +168,6 @@ class Recorder:
 
 
 _numbers: Final = count(1)
-
-_TELLING: Final = ("rows", "parameter_rows", "uncounted")
-"""The methods by which hooks tell what they measured."""
-
-
-def _name(what: Measured) -> str:
-    """What is shown of it in a line."""
-    path = f"{what.root} {what.path or ''}".strip()
-    return f"{path}:{what.name}".lstrip(":") if what.name else path
 
 
 def _guarded(

@@ -74,7 +74,11 @@ class Store:
                     self._connection.execute(f'DELETE FROM "{name}"')  # noqa: S608
                     self._connection.executemany(insert(name), (to_sql(name, r) for r in rows))
         except sqlite3.Error as error:
-            raise _failure(self.path, "could not be written", error) from error
+            # In the middle of a transaction, a file that goes is one of many errors.
+            name = getattr(error, "sqlite_errorname", "")
+            moved = name == "SQLITE_READONLY_DBMOVED" or not self.path.exists()
+            why = "it was moved or removed meanwhile" if moved else error
+            raise _failure(self.path, "could not be written", why) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -162,7 +166,5 @@ def _is_written(path: Path, row: RunRow) -> bool:
     return is_alive(row)
 
 
-def _failure(path: Path, what: str, error: Exception) -> RunFileError:
-    moved = getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_DBMOVED"
-    reason = "it was moved or removed meanwhile" if moved else error
-    return RunFileError(f"{path} {what}: {reason}")
+def _failure(path: Path, what: str, why: object) -> RunFileError:
+    return RunFileError(f"{path} {what}: {why}")

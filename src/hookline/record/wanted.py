@@ -12,10 +12,10 @@ from hookline.core.calls import Key
 from hookline.errors import SelectionError
 from hookline.functions.chosen import Chosen
 from hookline.modules.silence import function_not_called
-from hookline.torch_base.paths import Root, roots
+from hookline.torch_base.given import Given
+from hookline.torch_base.paths import Root
 from hookline.torch_base.select import selection_in
 from hookline.torch_base.selection import Choice
-from hookline.torch_base.wrappers import innermost
 
 if TYPE_CHECKING:
     from hookline.functions.call import FunctionCall
@@ -40,7 +40,7 @@ class Wanted:
     ) -> None:
         self._functions: Final = functions
         self._patterns: Final = patterns
-        self._given: Final = {roots.declare(model): _inside_of(model) for model in models}
+        self._given: Final = {given.root: given for given in map(Given, models)}
         self._parts: Final[WeakKeyDictionary[Root, _Part]] = WeakKeyDictionary()
         self._matched: Final[set[int]] = set()
         self._hints: Final[dict[int, tuple[int, str]]] = {}
@@ -100,10 +100,7 @@ class Wanted:
         """Where what is called in a root is looked up: there, or in the models that were given."""
         if not self._given or root in self._given:
             return (root,)
-        for model in self._given.values():
-            if model.version != roots.version:
-                model.walk(roots.version)
-        return tuple(self._given.values())
+        return tuple(given.current() for given in self._given.values())
 
     def _takes(self, part: _Part, call: FunctionCall) -> bool:
         taken = [place for place, chosen in part.chosen if chosen.takes(call)]
@@ -133,13 +130,6 @@ class Wanted:
                     self._hints.get(place, (0, "")), (len(root.seats), str(error))
                 )
         return found
-
-
-def _inside_of(model: nn.Module) -> Root:
-    """What is in a model, walked apart: to ask must not change which root its modules belong to."""
-    inside = Root(innermost(model), "")
-    inside.wrap(model)
-    return inside
 
 
 class _Part:

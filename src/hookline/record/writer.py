@@ -18,7 +18,8 @@ from hookline._version import __version__
 from hookline.core.thread import local
 from hookline.errors import RunFileError
 from hookline.record.live import Glance
-from hookline.record.ranks import Place
+from hookline.record.pace import turns
+from hookline.record.ranks import Process
 from hookline.record.rows import RunRow
 from hookline.record.run import Recorder, Tables
 from hookline.record.runs import Rank
@@ -27,9 +28,6 @@ from hookline.torch_base.stack import steps
 
 INTERVAL: Final = 1.0
 """Seconds between two commits, at least."""
-
-_SHARE: Final = 20
-"""A commit may take one part in so many of the time; where it takes longer, they come later."""
 
 
 class Writer:
@@ -55,13 +53,13 @@ class Writer:
         say: Callable[[str], None],
         interval: float = INTERVAL,
     ) -> None:
-        place = Place.here()
+        process = Process.here()
         self._recorder: Final = recorder
         self._say: Final = say
         self._interval: Final = interval
-        self._path: Final = None if path is None else place.file(Path(path))
+        self._path: Final = None if path is None else process.file(Path(path))
         self._store: Store | None = None
-        self._row = _row(recorder, program, place)
+        self._row = _row(recorder, program, process)
         self._steps = steps.count
         self._failed = False
         self._written = False
@@ -138,14 +136,11 @@ class Writer:
     def _run(self) -> None:
         # Its torch calls are ours, and nobody's business.
         local.thread.busy = local.thread.onlooker = True
-        pause = self._interval
-        while not self._over.wait(pause):
-            began = time.perf_counter()
+        for _ in turns(self._over, self._interval, first=self._interval):
             try:
                 self._write(over=False)
             except Exception:  # noqa: BLE001 - whatever our fault is
                 self._fail(traceback.format_exc().rstrip())
-            pause = max(self._interval, _SHARE * (time.perf_counter() - began))
         if self._abandoned:
             self._finish()
 
@@ -166,17 +161,17 @@ class Writer:
             self._say(f"{text}; the program goes on")
 
 
-def _row(recorder: Recorder, program: Sequence[str], place: Place) -> RunRow:
+def _row(recorder: Recorder, program: Sequence[str], process: Process) -> RunRow:
     now = time.time()
     return RunRow(
-        id=place.run,
+        id=process.run,
         program=tuple(program),
         state="running",
         started=now,
         updated=now,
         options=recorder.measures.options,
-        rank=place.rank,
-        ranks=place.ranks,
+        rank=process.rank,
+        ranks=process.ranks,
         process=os.getpid(),
         host=platform.node(),
         hookline=__version__,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from hookline.core.names import full_name
 from hookline.record.runs import RunData
 from hookline.report.compare import (
     CHANGES,
@@ -16,7 +17,7 @@ from hookline.report.compare import (
     totals,
 )
 from hookline.report.tables.sheet import Column, Line, Sheet
-from hookline.report.tables.units import amount, duration, number, percent, size, times, where
+from hookline.report.tables.units import amount, duration, number, percent, size, times
 from hookline.report.terminal import LINES, Stream, console_for, print_lines, print_sheet
 
 
@@ -81,7 +82,4 @@ def _line(found: Difference, weight: int) -> Line:
     place = (found.mode, found.direction, found.leaf)
     values = (found.change, found.what, *place, *numbers, found.ratio, found.note)
     style = "bold red" if CHANGES.index(found.change) < CHANGES.index("slower") else ""
-    label = where(found)
-    if found.path and found.root:
-        label = f"{found.root} {label}"
-    return Line(label, values, weight=weight, style=style)
+    return Line(full_name(found), values, weight=weight, style=style)

@@ -7,11 +7,10 @@ from typing import Final, NamedTuple, TypeAlias, overload
 
 from torch import nn
 
+from hookline.core.names import shortened
 from hookline.core.patterns import FunctionPattern
 from hookline.errors import HookValueError, SelectionError
 from hookline.torch_base.wrappers import class_names, innermost
-
-_SHOWN: Final = 8
 
 Predicate: TypeAlias = Callable[[str, nn.Module], object]
 
@@ -171,7 +170,4 @@ def listed(names: Iterable[str]) -> str:
         >>> listed(["fc", "act"])
         "'fc', 'act'"
     """
-    names = list(names)
-    shown = ", ".join(map(repr, names[:_SHOWN]))
-    more = len(names) - _SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    return shortened(map(repr, names))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from hookline.report.tables.groups import function_lines, module_lines
-from hookline.report.tables.sheet import Column, Sheet, split
+from hookline.report.tables.groups import by_level, lines_of
+from hookline.report.tables.sheet import Column, Sheet
 from hookline.report.tables.units import percent
 
 _DIRECTIONS = ("forward", "backward", "recompute")
@@ -35,21 +36,15 @@ def directed_sheets(rows: Sequence[Any], what: Quantity) -> Iterator[Sheet]:
     A module's share is its forward and backward, calls inside it included, of its root's; a
     function's that of all functions in its table.
     """
-    modules = [row for row in rows if row.level == "module"]
-    for part in split(modules, by=("root", *what.apart)):
-        title = f"{what.name(part[0])} by module: {part[0].root} ({part[0].mode})"
-        yield _sheet("module", title, part, what, _whole(part, what))
-    functions = [row for row in rows if row.level == "function"]
-    for part in split(functions, by=what.apart):
-        title = f"{what.name(part[0])} by function ({part[0].mode})"
-        yield _sheet("function", title, part, what, sum(map(what.own, part)))
+    return by_level(rows, what.apart, partial(_sheet, what))
 
 
-def _sheet(first: str, title: str, rows: Sequence[Any], what: Quantity, whole: float) -> Sheet:
+def _sheet(what: Quantity, level: str, title: str, rows: Sequence[Any]) -> Sheet:
+    whole = _whole(rows, what) if level == "module" else sum(map(what.own, rows))
     measured = {row.direction for row in rows}
     ways = [way for way in _DIRECTIONS if way in measured]
     # Most functions do not nest.
-    nests = first == "module" or any(what.own(row) != what.total(row) for row in rows)
+    nests = level == "module" or any(what.own(row) != what.total(row) for row in rows)
 
     def values(part: list[Any]) -> list[Any]:
         found: list[Any] = [next((row.type for row in part if row.type), "")]
@@ -65,11 +60,9 @@ def _sheet(first: str, title: str, rows: Sequence[Any], what: Quantity, whole: f
         # What was recomputed is part of the backward that needed it.
         return sum(what.total(row) for row in part if row.direction != "recompute")
 
-    if first == "module":
-        lines = module_lines(rows, rows[0].root, values, both_ways)
-    else:
-        lines = function_lines(rows, values, both_ways)
-    return Sheet(title, first, _columns(ways, what, nests=nests), lines).tidied()
+    lines = lines_of(level, rows, values, both_ways)
+    title = f"{what.name(rows[0])} {title}"
+    return Sheet(title, level, _columns(ways, what, nests=nests), lines).tidied()
 
 
 def _columns(ways: Sequence[str], what: Quantity, *, nests: bool) -> list[Column]:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final
 
+from hookline.core.names import full_name
 from hookline.core.records import FlopRow, UncountedRow
 from hookline.record.runs import RunData
 from hookline.report.tables.directed import Quantity, directed_sheets
 from hookline.report.tables.sheet import Column, Line, Sheet
-from hookline.report.tables.units import amount, where
+from hookline.report.tables.units import amount
 
 _FLOPS: Final = Quantity(
     lambda _: "FLOPs", attrgetter("self_flops"), attrgetter("total_flops"), amount
@@ -24,7 +25,7 @@ def sheets(run: RunData) -> Iterator[Sheet]:
     if rows:
         lines = [
             Line(
-                f"{row.root} {where(row)}".strip(),
+                full_name(row),
                 (row.operator, row.mode, row.direction, row.calls, row.reason),
                 weight=row.calls,
             )

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hookline.report.tables.sheet import Line, split
-from hookline.report.tables.units import where
+from hookline.core.names import where
+from hookline.report.tables.sheet import Line, Sheet, split
 
+Draw = Callable[[str, str, list[Any]], Sheet]
+"""Makes the table of these rows, given `module` or `function` and the end of its title."""
 Values = Callable[[list[Any]], Sequence[Any]]
 """Gives a value for each column, for the rows of one module or function."""
 Weight = Callable[[list[Any]], Any]
 """Gives the weight of the line of these rows."""
 
 
-def module_lines(rows: Iterable[Any], root: str, values: Values, weight: Weight) -> list[Line]:
+def by_level(rows: Sequence[Any], apart: tuple[str, ...], draw: Draw) -> Iterator[Sheet]:
+    """A table of modules for each root and mode, then one of functions for each mode.
+
+    Args:
+        rows: the rows of both levels.
+        apart: the fields by which rows stand in tables of their own, besides.
+        draw: makes a table.
+    """
+    modules = [row for row in rows if row.level == "module"]
+    for part in split(modules, by=("root", *apart)):
+        yield draw("module", f"by module: {part[0].root} ({part[0].mode})", part)
+    functions = [row for row in rows if row.level == "function"]
+    for part in split(functions, by=apart):
+        yield draw("function", f"by function ({part[0].mode})", part)
+
+
+def lines_of(level: str, rows: Sequence[Any], values: Values, weight: Weight) -> list[Line]:
+    """The lines of a table of one level: modules as a tree, functions by the module that calls."""
+    if level == "module":
+        return _module_lines(rows, rows[0].root, values, weight)
+    return _function_lines(rows, values, weight)
+
+
+def _module_lines(rows: Iterable[Any], root: str, values: Values, weight: Weight) -> list[Line]:
     """The modules of a root by path, parents without rows included, in the order of the rows."""
     found: dict[str, list[Any]] = {}
     for row in rows:
@@ -48,7 +73,7 @@ def _add(path: str, inner: dict[str, list[str]], seen: set[str]) -> None:
         path = above
 
 
-def function_lines(rows: Iterable[Any], values: Values, weight: Weight) -> list[Line]:
+def _function_lines(rows: Iterable[Any], values: Values, weight: Weight) -> list[Line]:
     """The functions under the module that calls them, the heaviest first."""
     lines: list[Line] = []
     for group in _groups(list(rows)):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from hookline.core.records import MemoryRow
 from hookline.record.runs import RunData
-from hookline.report.tables.groups import function_lines, module_lines
-from hookline.report.tables.sheet import Column, Sheet, split
+from hookline.report.tables.groups import by_level, lines_of
+from hookline.report.tables.sheet import Column, Sheet
 from hookline.report.tables.units import size
 
 _COLUMNS: Final = (
@@ -30,16 +30,13 @@ def sheets(run: RunData) -> Iterator[Sheet]:
 
     Outputs and what is saved for the backward are those of the largest pass.
     """
-    rows = run.rows(MemoryRow)
-    modules = [row for row in rows if row.level == "module"]
-    for part in split(modules, by=("root", "mode")):
-        root, mode = part[0].root, part[0].mode
-        lines = module_lines(part, root, _values, _weight)
-        yield Sheet(f"memory by module: {root} ({mode})", "module", _COLUMNS, lines).tidied()
-    functions = [row for row in rows if row.level == "function"]
-    for part in split(functions, by=("mode",)):
-        lines = function_lines(part, _values, _weight)
-        yield Sheet(f"memory by function ({part[0].mode})", "function", _COLUMNS, lines).tidied()
+    return by_level(run.rows(MemoryRow), ("mode",), _sheet)
+
+
+def _sheet(level: str, title: str, rows: Sequence[Any]) -> Sheet:
+    return Sheet(
+        f"memory {title}", level, _COLUMNS, lines_of(level, rows, _values, _weight)
+    ).tidied()
 
 
 def _values(rows: list[Any]) -> list[Any]:

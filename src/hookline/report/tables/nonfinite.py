@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from hookline.core.names import full_name
 from hookline.core.records import NonFiniteRow
 from hookline.record.merge import rows_of_all
 from hookline.record.runs import RunData
 from hookline.report.tables.sheet import Column, Line, Sheet
-from hookline.report.tables.units import where
 
 _ORDER: Final = ("producer", "bad parameter", "propagator")
 _COLUMNS: Final = (
@@ -46,8 +46,7 @@ def _line(row: NonFiniteRow, rank: int | None, weight: int) -> Line:
     seen = (row.direction, row.verdict, row.cause, row.leaf, _values(row))
     values = (rank, *seen, row.pass_number, row.step, row.times)
     style = "" if row.verdict == "propagator" else "bold red"
-    name = f"{row.root} {row.path or ''}".strip() if not row.name else f"{row.root} {where(row)}"
-    return Line(name.strip(), values, weight=weight, style=style)
+    return Line(full_name(row), values, weight=weight, style=style)
 
 
 def _values(row: NonFiniteRow) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from hookline.core.names import where
 from hookline.record.merge import RankRow, over_ranks
 from hookline.record.runs import RunData
 from hookline.report.tables.sheet import Column, Line, Sheet, split
-from hookline.report.tables.units import duration, times, where
+from hookline.report.tables.units import duration, times
 
 _COLUMNS: Final = (
     Column("direction", number=False),

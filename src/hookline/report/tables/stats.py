@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from hookline.core.names import where
 from hookline.core.records import StatsRow
 from hookline.record.runs import RunData
 from hookline.report.tables.sheet import Column, Line, Sheet, split
-from hookline.report.tables.units import known, number, percent, where
+from hookline.report.tables.units import known, number, percent
 
 _DEAD: Final = 0.999
 _COLUMNS: Final = (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 
 def duration(seconds: float) -> str:
@@ -100,17 +99,3 @@ def _scaled(count: float, base: int, units: Sequence[str]) -> str:
     while abs(value) >= base and place < len(units) - 1:
         value, place = value / base, place + 1
     return f"{value:.2f} {units[place]}" if place else f"{value:.0f} {units[0]}"
-
-
-def where(row: Any) -> str:
-    """The name of what a row is of, below its root.
-
-    Example:
-        >>> from hookline.core.records import Silent
-        >>> where(Silent("head", "Linear", "fused", "", (), "Net"))
-        'head'
-    """
-    name: str = getattr(row, "name", "")
-    if row.path is None:
-        return f"{name} (outside modules)" if name else "outside modules"
-    return f"{row.path}:{name}" if name else row.path or row.root or "the model"

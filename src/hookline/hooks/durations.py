@@ -11,7 +11,7 @@ EXACT: Final = 1_000
 _BINS_PER_OCTAVE: Final = 32
 
 
-class Series:
+class Durations:
     """Durations of one kind of call, in nanoseconds.
 
     The latest are kept as they are; as soon as they are more than `EXACT`, they are added up and

@@ -1,4 +1,4 @@
-"""`Series`: sums, extremes and the median of many durations in little memory."""
+"""`Durations`: sums, extremes and the median of many durations in little memory."""
 
 import statistics
 import sys
@@ -6,7 +6,7 @@ import sys
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hookline.hooks.series import EXACT, Series
+from hookline.hooks.durations import EXACT, Durations
 
 # A busy machine is no reason to fail.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -15,7 +15,7 @@ durations = st.integers(0, 10**12)
 
 
 def series_of(values):
-    series = Series()
+    series = Durations()
     for value in values:
         series.add(value, 0)
     return series
@@ -25,7 +25,7 @@ def series_of(values):
 @given(st.lists(st.tuples(durations, durations), min_size=1, max_size=50))
 def test_sums_and_extremes(calls):
     """Count, sum, sum without what was inside, minimum and maximum are those of the list."""
-    series = Series()
+    series = Durations()
     for duration, inside in calls:
         series.add(duration, inside)
     values = [duration for duration, _ in calls]
@@ -72,7 +72,7 @@ def test_values_before_the_bound_count_after_it():
 
 def test_nothing_added():
     """An empty series has zeros."""
-    series = Series()
+    series = Durations()
 
     assert (series.count, series.total, series.self_total) == (0, 0, 0)
     assert (series.minimum, series.median, series.maximum) == (0, 0, 0)
