@@ -12,7 +12,7 @@ from hookline.core.stream import Writable
 from hookline.errors import HookValueError
 from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
 from hookline.hooks.meter import Measured, Timed, TimeMeter
-from hookline.hooks.time_report import print_times
+from hookline.hooks.time_report import Unit, print_times
 
 if TYPE_CHECKING:
     from hookline.functions.call import FunctionCall
@@ -97,7 +97,7 @@ class Timer:
             entry[row.direction] = _added(entry.get(row.direction), row)
         return found
 
-    def print_report(self, unit: str = "auto", file: Writable | None = None) -> None:
+    def print_report(self, unit: Unit = "auto", file: Writable | None = None) -> None:
         """Print a table of what was measured: Chainer's three columns, then ours.
 
         Args:
