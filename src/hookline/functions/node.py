@@ -1,6 +1,6 @@
 """A function that can carry hooks of its own."""
 
-from __future__ import annotations
+# Annotations are no strings here: beartype would not understand those of a `ParamSpec`.
 
 from collections.abc import Callable
 from functools import partial
