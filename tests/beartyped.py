@@ -31,7 +31,13 @@ class Violation(UserWarning):
             raise BeartypeCallHintViolation(message, culprits=(self,))
 
 
-CONF = BeartypeConf(violation_type=Violation, is_pep484_tower=True)  # an int is a float
+CONF = BeartypeConf(
+    violation_type=Violation,
+    is_pep484_tower=True,  # an int is a float
+    # Assignments are left to pyright: beartype holds a lock while it checks one, and would wait for
+    # itself where the garbage collector comes in between and drops hooks, which assigns too.
+    claw_is_pep526=False,
+)
 
 
 @pytest.hookimpl(tryfirst=True)
