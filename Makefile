@@ -10,8 +10,9 @@ TYPED_TESTS ?= src README.md docs tests/functions tests/hooks tests/modules test
 	tests/torch_base tests/test_runs.py tests/test_watch.py $(addprefix --ignore=, docs/compile.md \
 	tests/functions/test_reach.py tests/functions/test_scenarios.py tests/functions/test_threads.py \
 	tests/hooks/test_nonfinite_models.py tests/hooks/test_numbers.py tests/hooks/test_stats.py \
-	tests/hooks/test_store.py tests/record/test_killed.py tests/record/test_leaving.py \
-	tests/record/test_writer.py tests/report/test_html_browser.py tests/torch_base/test_late.py)
+	tests/hooks/test_removal.py tests/hooks/test_store.py tests/record/test_census.py \
+	tests/record/test_killed.py tests/record/test_leaving.py tests/record/test_writer.py \
+	tests/report/test_html_browser.py tests/torch_base/test_late.py)
 # Imports, the command, what the report is made of, and all code of the documentation.
 WHEEL_TESTS ?= tests/test_package.py tests/cli/test_main.py tests/cli/test_show.py \
 	tests/report/test_formats.py tests/report/test_html.py README.md docs
