@@ -4,12 +4,15 @@ PYTHON ?= python3
 # Tests of one file stay in one process: fences of one page share their names.
 PYTEST_ARGS ?= -n auto --dist loadfile
 BENCH_ARGS ?=
-# Those that use all of the package. Not what is compiled, as the checks would be traced; and not whether
-# things go by themselves (rule R5), as beartype holds on to functions that are made inside of functions;
-# nor what lines warnings point to, as the checks are frames of their own.
-TYPED_TESTS ?= -k 'not r5' src README.md docs --ignore docs/compile.md \
-	--ignore tests/core/test_callbacks.py tests/core tests/test_watch.py tests/test_runs.py \
-	tests/record tests/report/test_formats.py tests/report/test_terminal.py tests/report/test_compare.py
+# Those that use all of the package; what is compiled would trace the checks, so it is left out, and so is
+# what takes long or runs in processes of its own.
+TYPED_TESTS ?= src README.md docs tests/functions tests/hooks tests/modules tests/record tests/report \
+	tests/torch_base tests/test_runs.py tests/test_watch.py $(addprefix --ignore=, docs/compile.md \
+	tests/functions/test_reach.py tests/functions/test_scenarios.py tests/functions/test_threads.py \
+	tests/hooks/test_nonfinite_models.py tests/hooks/test_numbers.py tests/hooks/test_stats.py \
+	tests/hooks/test_removal.py tests/hooks/test_store.py tests/record/test_census.py \
+	tests/record/test_killed.py tests/record/test_leaving.py tests/record/test_writer.py \
+	tests/report/test_html_browser.py tests/torch_base/test_late.py)
 # Imports, the command, what the report is made of, and all code of the documentation.
 WHEEL_TESTS ?= tests/test_package.py tests/cli/test_main.py tests/cli/test_show.py \
 	tests/report/test_formats.py tests/report/test_html.py README.md docs

@@ -14,6 +14,7 @@ from sybil.parsers.rest import DocTestParser
 from hookline.modules.places import everywhere as module_hooks
 from hookline.modules.places import table
 from hookline.torch_base.paths import roots
+from hookline.torch_base.stack import current_thread
 
 # What fails here fails everywhere, and no test depends on time; the soak machine looks for more.
 settings.register_profile("tests", deadline=None, derandomize=True, database=None)
@@ -21,9 +22,10 @@ settings.load_profile("tests")
 torch.set_num_threads(1)  # waiting threads make a busy small machine many times slower
 
 
-def _first_of_their_names(_: object) -> None:
-    """Models of other pages that are still alive take no names from those of this one."""
+def _count_anew(_: object) -> None:
+    """What ran on other pages takes no names and no numbers from what runs on this one."""
     roots.clear()
+    current_thread().outside = None
 
 
 def _no_hooks_left(_: object) -> None:
@@ -36,7 +38,7 @@ _docs = Sybil(
     parsers=[SkipParser(), PythonCodeBlockParser(doctest_optionflags=ELLIPSIS)],
     patterns=["*.md"],
     excludes=["CHANGELOG.md", "CONTRIBUTING.md"],
-    setup=_first_of_their_names,
+    setup=_count_anew,
     teardown=_no_hooks_left,
 )
 
@@ -46,7 +48,7 @@ _docstrings = Sybil(
     parsers=[DocTestParser(optionflags=ELLIPSIS | NORMALIZE_WHITESPACE)],
     patterns=["*.py"],
     excludes=["tests/*", "examples/*", "benchmarks/*", "conftest.py"],
-    setup=_first_of_their_names,
+    setup=_count_anew,
     teardown=_no_hooks_left,
     document_types={".py": PythonDocStringDocument},
 )

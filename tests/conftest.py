@@ -67,6 +67,7 @@ def leftovers() -> list[str]:  # noqa: C901 - a plain list of checks
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     roots.clear()  # models that another test left alive take no names of this one's
+    local.thread.outside = None  # nor do functions that it called take numbers
     yield
     if leftovers():
         gc.collect()  # hooks on a module go with the module

@@ -275,6 +275,7 @@ def test_r2_a_formula_that_raises_does_no_harm():
     assert "ZeroDivisionError" in row.reason
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 def test_operators_that_take_functions_are_listed():
     """What they run inside is not known."""
     from torch._higher_order_ops import while_loop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ def test_the_tables_are_those_of_a_run(level, name, capsys):
         tables.setdefault(type(row), []).append(row)
     out = io.StringIO()
     names = {"MemoryHook": "memory", "FlopHook": "flops", "NonFiniteHook": "nonfinite"}
-    run = RunData([Rank("", tables)])
+    run = RunData([Rank(Path(), tables)])
     if name == "NonFiniteHook":
         assert printed.count("8 NaN of 8 float32") == len(rows)
     else:

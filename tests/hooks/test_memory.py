@@ -445,6 +445,7 @@ def test_lists_of_tensors_are_seen():
     assert by_name(memory)["getitem"].saved_bytes == 16
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 def test_a_compiled_region_is_what_its_node_keeps():
     """One function; what it saved is a plain count of its pack hook."""
     torch.compiler.reset()

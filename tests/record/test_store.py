@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import shutil
 import sqlite3
 from dataclasses import replace
 
@@ -71,6 +72,55 @@ def test_a_row_that_cannot_be_written_leaves_the_file_as_it_was(path):
         with pytest.raises(RunFileError, match="could not be written"):
             store.write({FaultRow: [FaultRow("b"), FaultRow(object())]})
     assert load(path).rows(FaultRow) == [FaultRow("a")]
+
+
+GONE = "could not be written: it was moved or removed meanwhile"
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "moved", "replaced"])
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_file_that_is_no_longer_there_is_told_as_that(what, when, tmp_path):
+    """Also where SQLite speaks of a disk error, or writes on into a file that has no name."""
+    path = tmp_path / "folder" / "run.hookline"
+    path.parent.mkdir()
+
+    def rows():
+        yield FaultRow("a")
+        if when == "meanwhile":
+            _take_away(path, what)
+        yield FaultRow("b")
+
+    with Store(path) as store:
+        if when == "before":
+            _take_away(path, what)
+        with pytest.raises(RunFileError, match=GONE):
+            store.write({FaultRow: rows()})
+    assert path.exists() == (what == "replaced")
+
+
+def test_a_journal_that_is_removed_is_told_and_the_next_write_is_whole(path):
+    """As a folder is removed its journal may go first, and the file a moment later."""
+
+    def rows():
+        yield FaultRow("a")
+        path.with_name(f"{path.name}-journal").unlink()
+
+    with Store(path) as store:
+        with pytest.raises(RunFileError, match=GONE):
+            store.write({FaultRow: rows()})
+        store.write({FaultRow: [FaultRow("b")]})
+    assert load(path).rows(FaultRow) == [FaultRow("b")]
+
+
+def _take_away(path, what):
+    if what == "file":
+        path.unlink()
+    elif what == "folder":
+        shutil.rmtree(path.parent)
+    else:
+        path.rename(path.with_name("elsewhere"))
+        if what == "replaced":
+            path.write_text("mine")
 
 
 def test_the_file_can_be_read_while_it_is_written(path):

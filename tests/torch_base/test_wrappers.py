@@ -217,6 +217,7 @@ def test_hooks_on_a_wrapper_itself_still_run(x):
     assert len(events.take()) == 10
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("wrap", [compiled, lambda net: compiled(DDP(net))])
 def test_a_compiled_model_is_one_call_of_the_model(wrap, x):
     """Its call stands for that of the model inside, by path and type."""
@@ -233,6 +234,7 @@ def test_a_compiled_model_is_one_call_of_the_model(wrap, x):
     assert torch.equal(out, net(x))
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 def test_hooks_on_a_compiled_model_itself(x):
     """Registered before the first call or later, they see it, and change what it gives."""
     net = Net()

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -107,14 +108,40 @@ hookline.register_module_full_backward_hook(lambda module, grad_input, grad_outp
 hookline.register_module_full_backward_hook(clip)  # pyright: ignore[reportArgumentType]
 
 
+began: WeakKeyDictionary[ModuleCall, int] = WeakKeyDictionary()
+
+
 class Watcher(ModuleHook):
     def forward_postprocess(self, call: ModuleCall) -> None:
         assert_type(call.path, str)
         assert_type(call.index, int)
+        assert_type(call.mode, Literal["train", "eval", "no_grad"])
+        call.replace(call.output)  # pyright: ignore[reportAttributeAccessIssue]
         call.replace(call.out)
+
+    # Callbacks are called positionally, so their parameters may have any names.
+    def backward_postprocess(self, c: ModuleCall) -> None:
+        began[c] += len(c.paths)
+
+    def added(self, module: nn.Module | None) -> None:
+        pass
+
+    def aborted(self, module_call: ModuleCall, error: BaseException) -> None:
+        pass
+
+
+class Misfit(ModuleHook):
+    def forward_preprocess(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        pass
+
+    def forward_postprocess(self, call: FunctionCall) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        pass
 
 
 class Functions(FunctionHook):
+    def forward_preprocess(self, fn: FunctionCall, inputs: tuple[Tensor | None, ...]) -> None:
+        assert_type(fn.outputs, tuple[Tensor, ...] | None)
+
     def backward_postprocess(
         self,
         function: FunctionCall,
@@ -221,6 +248,9 @@ function_hooks.AttentionHook(reduce=lambda weights: weights.mean(1))
 
 node = FunctionNode(torch.relu)
 node.add_hook(Functions())
+node.add_hook(Watcher())  # pyright: ignore[reportArgumentType]
+assert_type(node(torch.ones(2)), Tensor)
+node(torch.ones(2), 2)  # pyright: ignore[reportCallIssue]
 
 with hookline.record("run.hookline", linear, stats=True, level="both", where="encoder.*") as run:
     assert_type(run.to_rows("memory"), list[dict[str, Any]])
@@ -253,4 +283,6 @@ warning: type[UserWarning] = hookline.HookWarning
 assert_type(hookline.__version__, str)
 hookline.Typo  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 assert_type(module_hooks.MemoryHook().print_report(), None)
+module_hooks.TimerHook().print_report("ms")
+module_hooks.TimerHook().print_report("m")  # pyright: ignore[reportArgumentType]
 assert_type(function_hooks.StatsHook().print_report(sys.stderr), None)

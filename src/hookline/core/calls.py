@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from hookline.core.phases import Phase
 from hookline.errors import HookTypeError
+
+Mode: TypeAlias = Literal["train", "eval", "no_grad"]
 
 
 class Inputs:
@@ -77,12 +79,12 @@ class Pass:
     )
 
     def __init__(
-        self, root: Root, number: int, step: int, mode: str, opener: object, backwards: int
+        self, root: Root, number: int, step: int, mode: Mode, opener: object, backwards: int
     ) -> None:
         self.root = root
         self.number = number
         self.step = step
-        self.mode = mode
+        self.mode: Mode = mode
         self.opener = opener
         self.backwards = backwards
         self.starts: dict[object, list[int]] = {}
@@ -116,7 +118,7 @@ class InPass:
         return self.running.step
 
     @property
-    def mode(self) -> str:
+    def mode(self) -> Mode:
         """`train`, `eval`, or `no_grad` (in training mode without gradients)."""
         return self.running.mode
 

@@ -31,8 +31,8 @@ class HookObject:
             engine keeps it on the thread while they run, forward and backward.
         changes: True for a hook that is there to change what flows, of which a warning says where
             it cannot, as in a program that is being recorded.
-        phases: the phases that an instance takes part in, where not in all whose callbacks its
-            class overrides.
+        watched_phases: the phases that an instance takes part in, where not in all whose callbacks
+            its class overrides.
     """
 
     name: str = "HookObject"
@@ -55,10 +55,10 @@ class HookObject:
         """The base class of the hook's level, whose callbacks are empty."""
         return _level_of(type(self))
 
-    def added(self, target: Any) -> None:
+    def added(self, target: Any, /) -> None:
         """Called once registered: with None for a scope, else with the module or function."""
 
-    def deleted(self, target: Any) -> None:
+    def deleted(self, target: Any, /) -> None:
         """Called before it is removed: with None for a scope, else the module or function.
 
         Once for each `added`, in whatever way it is removed; with None also for a module that is
@@ -71,7 +71,7 @@ class HookObject:
     def closed(self) -> None:
         """Called when the hook's last scope in this thread is closed, before that is removed."""
 
-    def aborted(self, call: Any, exception: BaseException) -> None:
+    def aborted(self, call: Any, exception: BaseException, /) -> None:
         """Called instead of an end whose begin ran, where the call or a later hook raised."""
 
     @classmethod

@@ -42,7 +42,7 @@ class FunctionCall(Call):
     own_path: str | None = None
     """The path of the module that called it, where that is not `parent`."""
     outputs: tuple[Tensor, ...] | None = None
-    node: FunctionNode | None = None
+    node: FunctionNode[..., Any] | None = None
     count: int = 0
     """The number of outputs."""
     hidden: int = 0

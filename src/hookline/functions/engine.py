@@ -33,7 +33,7 @@ def run_function(
     kwargs: dict[str, Any],
     lineup: Lineup,
     thread: Thread,
-    node: FunctionNode | None = None,
+    node: FunctionNode[..., Any] | None = None,
 ) -> Any:
     """Call a function with its forward events.
 

@@ -49,12 +49,12 @@ class FunctionHook(HookObject):
     """
 
     def forward_preprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
+        self, function: FunctionCall, in_data: tuple[Tensor | None, ...], /
     ) -> None:
         """Before the forward; `in_data` are the input tensors in order."""
 
     def forward_postprocess(
-        self, function: FunctionCall, in_data: tuple[Tensor | None, ...]
+        self, function: FunctionCall, in_data: tuple[Tensor | None, ...], /
     ) -> None:
         """After the forward; `function.outputs` are known too."""
 
@@ -63,6 +63,7 @@ class FunctionHook(HookObject):
         function: FunctionCall,
         in_data: tuple[Tensor | None, ...],
         out_grad: tuple[Tensor | None, ...],
+        /,
     ) -> None:
         """The backward begins; `out_grad` has one gradient an output, None where there is none."""
 
@@ -71,6 +72,7 @@ class FunctionHook(HookObject):
         function: FunctionCall,
         in_data: tuple[Tensor | None, ...],
         out_grad: tuple[Tensor | None, ...],
+        /,
     ) -> None:
         """The backward is done."""
 

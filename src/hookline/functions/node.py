@@ -1,10 +1,10 @@
 """A function that can carry hooks of its own."""
 
-from __future__ import annotations
+# Annotations are no strings here: beartype would not understand those of a `ParamSpec`.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import torch
 
@@ -21,8 +21,11 @@ from hookline.functions.places import lineup_of
 from hookline.torch_base import private
 from hookline.torch_base.stack import current_thread
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
-class FunctionNode:
+
+class FunctionNode(Generic[_Parameters, _Result]):
     """A callable as one function, to which hooks can be added.
 
     Torch functions that it calls belong to it, in forward and in backward: so a Python function
@@ -45,7 +48,7 @@ class FunctionNode:
         >>> relu.delete_hook("Show")
     """
 
-    def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
+    def __init__(self, function: Callable[_Parameters, _Result], name: str | None = None) -> None:
         if not callable(function):
             msg = f"FunctionNode takes a callable, not {type(function).__name__}: {function!r}"
             raise HookTypeError(msg)
@@ -94,7 +97,7 @@ class FunctionNode:
             raise HookNameError(msg)
         self.registry.discard(entry)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         """Call the function, with its hooks and the thread's."""
         if len(self.registry):
             return self._apart(args, kwargs)

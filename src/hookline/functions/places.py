@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hookline.core.entry import EMPTY, Lineup
 from hookline.core.registry import HookRegistry
@@ -16,7 +16,7 @@ everywhere: Final = HookRegistry(Switch(loads="hookline.functions.reach"))
 """The function hooks of all threads."""
 
 
-def lineup_of(thread: Thread, node: FunctionNode | None = None) -> Lineup:
+def lineup_of(thread: Thread, node: FunctionNode[..., Any] | None = None) -> Lineup:
     """The hooks that run for a function now: the thread's, those of all threads, its own."""
     lineup = thread.functions.lineup
     if everywhere.lineup is not EMPTY:

@@ -204,8 +204,10 @@ class Captures(Mapping[str, Captured]):
         return found
 
     def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
         try:
-            self[name]  # type: ignore[index]
+            self[name]
         except CaptureKeyError:
             return False
         return True

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from hookline.core.stream import Writable, print_to
 from hookline.errors import HookValueError
 
+Unit: TypeAlias = Literal["sec", "ms", "us", "ns", "auto", "auto_foreach"]
 UNITS: Final = {"sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def print_times(
-    title: str, summary: Mapping[str, Mapping[str, Any]], unit: str, file: Writable | None
+    title: str, summary: Mapping[str, Mapping[str, Any]], unit: Unit, file: Writable | None
 ) -> None:
     """Print a summary of times.
 
@@ -28,10 +29,10 @@ def print_times(
     if unit not in (*UNITS, "auto", "auto_foreach"):
         msg = f"{unit!r} is no unit; choose one of {', '.join(UNITS)}, auto or auto_foreach"
         raise HookValueError(msg)
-    if unit == "auto":
-        unit = _fitting(max((row["elapsed_time"] for row in summary.values()), default=0.0))
+    longest = max((row["elapsed_time"] for row in summary.values()), default=0.0)
+    shown = _fitting(longest) if unit == "auto" else unit
     rows = [(title, "ElapsedTime", "Occurrence", "SelfTime", "Forward", "Backward")]
-    rows += [_cells(name, row, unit) for name, row in summary.items()]
+    rows += [_cells(name, row, shown) for name, row in summary.items()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.rjust, row, widths)) for row in rows)
     print_to(file, "".join(f"{line}\n" for line in lines))

@@ -14,7 +14,7 @@ from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
 from hookline.hooks.measuring import Measuring
 from hookline.hooks.meter import Timed, TimeMeter
 from hookline.hooks.subject import Subject, subject_of
-from hookline.hooks.time_report import print_times
+from hookline.hooks.time_report import Unit, print_times
 
 
 class Timer(Measuring[TimeRow, TimeMeter]):
@@ -75,7 +75,7 @@ class Timer(Measuring[TimeRow, TimeMeter]):
         return found
 
     def print_report(  # pyright: ignore[reportIncompatibleMethodOverride] - as Chainer's
-        self, unit: str = "auto", file: Writable | None = None
+        self, unit: Unit = "auto", file: Writable | None = None
     ) -> None:
         """Print a table of what was measured: Chainer's three columns, then ours.
 

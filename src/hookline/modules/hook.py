@@ -50,16 +50,16 @@ class ModuleHook(HookObject):
         Sequential (2, 4)
     """
 
-    def forward_preprocess(self, call: ModuleCall) -> None:
+    def forward_preprocess(self, call: ModuleCall, /) -> None:
         """Before the forward; `call.args` and `call.kwargs` are known."""
 
-    def forward_postprocess(self, call: ModuleCall) -> None:
+    def forward_postprocess(self, call: ModuleCall, /) -> None:
         """After the forward; `call.out` is known too."""
 
-    def backward_preprocess(self, call: ModuleCall) -> None:
+    def backward_preprocess(self, call: ModuleCall, /) -> None:
         """The backward begins; `call.grad_output` is known."""
 
-    def backward_postprocess(self, call: ModuleCall) -> None:
+    def backward_postprocess(self, call: ModuleCall, /) -> None:
         """The backward is done, parameters' gradients included; `call.grad_input` too."""
 
     @classmethod

@@ -16,6 +16,8 @@ from hookline.record.rows import RunRow
 from hookline.record.runs import is_alive, load_rank
 from hookline.record.schema import APPLICATION, NAMES, TABLES, VERSION, create, insert, to_sql
 
+_GONE: Final = "it was moved or removed meanwhile"
+
 
 class Store:
     """Writes the file of a run.
@@ -53,7 +55,8 @@ class Store:
                 self.path, isolation_level=None, check_same_thread=False
             )
             self._begin()
-        except sqlite3.Error as error:
+            self._made: Final = self.path.stat()
+        except (sqlite3.Error, OSError) as error:
             raise _failure(self.path, "can't be written", error) from error
         _open.add(self)
 
@@ -64,7 +67,8 @@ class Store:
             tables: rows by their class.
 
         Raises:
-            RunFileError: they could not be written; the file holds what it held before.
+            RunFileError: they could not be written; the file, if it is still there, holds what it
+                held before.
         """
         try:
             with self._lock, self._connection:
@@ -74,11 +78,10 @@ class Store:
                     self._connection.execute(f'DELETE FROM "{name}"')  # noqa: S608
                     self._connection.executemany(insert(name), (to_sql(name, r) for r in rows))
         except sqlite3.Error as error:
-            # In the middle of a transaction, a file that goes is one of many errors.
-            name = getattr(error, "sqlite_errorname", "")
-            moved = name == "SQLITE_READONLY_DBMOVED" or not self.path.exists()
-            why = "it was moved or removed meanwhile" if moved else error
-            raise _failure(self.path, "could not be written", why) from error
+            reason = _GONE if self._is_gone() or _lost_its_journal(error) else error
+            raise _failure(self.path, "could not be written", reason) from error
+        if self._is_gone():  # in the middle of it: then SQLite writes on into nothing
+            raise _failure(self.path, "could not be written", _GONE)
 
     def close(self) -> None:
         """Close the file."""
@@ -98,6 +101,12 @@ class Store:
     def go_on(self) -> None:
         """Undo `hold`."""
         self._lock.release()
+
+    def _is_gone(self) -> bool:
+        try:
+            return not os.path.samestat(self.path.stat(), self._made)
+        except OSError:
+            return True
 
     def _begin(self) -> None:
         with self._connection:
@@ -166,5 +175,10 @@ def _is_written(path: Path, row: RunRow) -> bool:
     return is_alive(row)
 
 
-def _failure(path: Path, what: str, why: object) -> RunFileError:
-    return RunFileError(f"{path} {what}: {why}")
+def _lost_its_journal(error: sqlite3.Error) -> bool:
+    # As a folder is removed, the journal may go before the file.
+    return getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_DELETE_NOENT"
+
+
+def _failure(path: Path, what: str, reason: object) -> RunFileError:
+    return RunFileError(f"{path} {what}: {reason}")

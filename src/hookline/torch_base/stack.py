@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from hookline.core.calls import Call, Key, Pass
+from hookline.core.calls import Call, Key, Mode, Pass
 from hookline.core.thread import Thread, local
 from hookline.torch_base import private
 from hookline.torch_base.modes import function_modes
@@ -198,7 +198,7 @@ def _continues(earlier: Pass, key: Key[nn.Module], thread: Thread) -> bool:
     return torch.is_grad_enabled() or earlier.opener != key
 
 
-def _mode(module: nn.Module, *, grad: bool) -> str:
+def _mode(module: nn.Module, *, grad: bool) -> Mode:
     if not module.training:
         return "eval"
     return "train" if grad else "no_grad"
