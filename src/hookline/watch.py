@@ -15,6 +15,7 @@ from hookline.core.phases import Phase
 from hookline.core.records import Silent
 from hookline.core.registry import HookRegistry, discard_all
 from hookline.core.scope import HookObject, Renamed, entries_of, no_hook, put_object
+from hookline.core.travel import StaysHere
 from hookline.errors import HookNameError, HookTypeError, HookValueError, SelectionError
 from hookline.functions.chosen import Chosen, register_chosen
 from hookline.functions.hook import FunctionHook
@@ -82,7 +83,7 @@ def watch(
     return Watch(model, hooks, where, prepend=prepend)
 
 
-class Watch:
+class Watch(StaysHere):
     """Hooks on the selected modules of a model, until it is closed; `watch` gives it.
 
     It keeps neither the model nor its modules alive.

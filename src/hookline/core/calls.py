@@ -48,6 +48,14 @@ class Root(Protocol):
     """The paths of each module in it."""
 
 
+class NamedRoot:
+    """A root of which only the name is left, as in a file or a copy; another may share it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seats: dict[Any, tuple[str, ...]] = {}
+
+
 class Pass:
     """One outermost forward of a root, and the backwards of what it made.
 
@@ -88,6 +96,10 @@ class Pass:
         self.starts: dict[object, list[int]] = {}
         self.functions: dict[object, list[int]] = {}
         self.totals: dict[str, int] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Elsewhere there are none of its calls; what is kept of them still says which pass it was.
+        return Pass, (self.root, self.number, self.step, self.mode, None, 0)
 
 
 class InPass:

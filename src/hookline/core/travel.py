@@ -1,6 +1,12 @@
-"""What does not travel with a copy or pickle of that which holds it."""
+"""What becomes of hooks and handles in a copy or pickle of that which holds them.
+
+Nothing that is registered travels, and nothing of ours makes the copy fail: see the two classes.
+What was captured or recorded is data, and travels as such.
+"""
 
 from __future__ import annotations
+
+from typing import Any, Self
 
 
 class StaysHere:
@@ -14,3 +20,26 @@ class StaysHere:
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()
+
+
+class MadeAnew:
+    """Comes elsewhere as it was made: with its options, registered nowhere, nothing measured yet.
+
+    What it measured, and what it holds to do so, belongs to calls and threads of this process.
+    """
+
+    _options: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember the options."""
+        new = super().__new__(cls)
+        new._options = args, kwargs
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        name = vars(self).get("name")
+        return _made, (type(self), *self._options), None if name is None else {"name": name}
+
+
+def _made(cls: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return cls(*args, **kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from torch import Tensor, nn
 
@@ -173,6 +173,9 @@ class Capture(Captures):
         self._watches = watches
         self._selected = selected
         self._goal = goal
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Captures, (self._store,)  # elsewhere there is nothing to be closed
 
     def close(self) -> None:
         """Stop capturing; what was captured stays. A second call does nothing."""

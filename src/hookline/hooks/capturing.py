@@ -14,6 +14,7 @@ from hookline.core.calls import Key
 from hookline.core.notes import control_flow
 from hookline.core.patterns import FunctionPattern
 from hookline.core.phases import Phase
+from hookline.core.travel import MadeAnew
 from hookline.errors import CaptureError, HookTypeError, HookValueError
 from hookline.hooks.captured_call import KINDS, About, CapturedCall, What
 from hookline.hooks.keep import Keep
@@ -99,7 +100,7 @@ class CaptureOptions(TypedDict, total=False):
     overflow: Overflow
 
 
-class Capturing:
+class Capturing(MadeAnew):
     """What the capture hooks of both levels have in common."""
 
     needs_grad_input: bool = False

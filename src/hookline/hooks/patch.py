@@ -13,6 +13,7 @@ from torch import nn
 from hookline.core.calls import Key
 from hookline.core.patterns import FunctionPattern
 from hookline.core.records import Silent
+from hookline.core.travel import StaysHere
 from hookline.errors import HookTypeError, HookValueError
 from hookline.hooks.changes import EditLike, edits_of
 from hookline.hooks.editing import Edit
@@ -48,7 +49,7 @@ class PatchedEdit(NamedTuple):
         return f"{self.path!r}: {self.edit!r}"
 
 
-class Patch:
+class Patch(StaysHere):
     """Edits of what flows through a model, until it is closed; `patch` gives it."""
 
     def __init__(self, placed: Iterable[Placed], watches: Iterable[Watch]) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hookline.core.phases import Phase
 from hookline.core.records import Silent
+from hookline.core.travel import MadeAnew
 from hookline.errors import HookValueError
 from hookline.hooks.changes import edits_of
 from hookline.hooks.editing import Edit, Site
@@ -68,7 +69,7 @@ Plan = Callable[[Any], Sequence[Placed]]
 """The edits for a call."""
 
 
-class Patching:
+class Patching(MadeAnew):
     """What the patch hooks of both levels have in common."""
 
     watched_phases: Collection[Phase] | None = None

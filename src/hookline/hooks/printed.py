@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
+from hookline.core.travel import MadeAnew
 
-class Printed:
+
+class Printed(MadeAnew):
     """A hook that gives rows, and prints tables of them."""
 
     name: str

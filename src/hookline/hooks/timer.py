@@ -9,6 +9,7 @@ import torch
 
 from hookline.core.records import TimeRow
 from hookline.core.stream import Writable
+from hookline.core.travel import MadeAnew
 from hookline.errors import HookValueError
 from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
 from hookline.hooks.meter import Measured, Timed, TimeMeter
@@ -35,7 +36,7 @@ class _Known(dict[tuple[Any, ...], Measured]):
         return found
 
 
-class Timer:
+class Timer(MadeAnew):
     """What the timers of both levels have in common."""
 
     timed: ClassVar[bool] = True
