@@ -12,19 +12,21 @@ from torch import nn
 
 from hookline.core.calls import Key
 from hookline.core.patterns import FunctionPattern, did_you_mean
-from hookline.modules.places import in_regions
+from hookline.modules.places import in_regions, traced_inside
 from hookline.modules.targets import has_forward, why_empty
 from hookline.torch_base.paths import way_to
 from hookline.torch_base.private import children_of, compiled_codes
+from hookline.torch_base.regions import is_guarded
 from hookline.torch_base.selection import listed
-from hookline.torch_base.wrappers import class_names, is_compiled
+from hookline.torch_base.wrappers import class_names, runs_compiled
 
 Reason: TypeAlias = tuple[str, str]
 """The cause, and what is known of it and can be done; see `Silent`."""
 
 _COMPILED: Final = (
-    "it runs inside a compiled region, which is one call: watch what torch.compile returned, or "
-    "run with torch.compiler.set_stance('force_eager')"
+    "it runs inside of code that torch.compile made, which is one call if it is of a model, and "
+    "none if it is of a function: watch the compiled model, or run with "
+    "torch.compiler.set_stance('force_eager')"
 )
 _USED: Final = (
     "its parameters have gradients: its forward() was called directly, or a function uses them; "
@@ -43,8 +45,7 @@ LEFT_OUT: Final[Reason] = (
 """The cause where a module around it was called."""
 _NEVER: Final = (
     "no call was seen; call module(...), not module.forward(...), and where torch.compile was put "
-    "around the model, watch what it returned; in a function that was given to torch.compile, no "
-    "call is seen"
+    "around the model, watch what it returned"
 )
 NEVER: Final[Reason] = ("never called", _NEVER)
 """The cause where nothing better is known."""
@@ -127,7 +128,9 @@ class Reasons:
         # Where it is compiled itself, the call of what it was compiled into is watched.
         outside = any(map(_has_compiled_code, (*above, own[-1]))) and not any(map(_is_region, own))
         # Code is that of a class, of which another module may have been compiled.
-        if inside or (outside and not self._ran):
+        if inside or own[-1] in traced_inside:
+            return "compiled", _COMPILED
+        if not self._ran and (outside or is_guarded(type(own[-1]))):
             return "compiled", _COMPILED
         return None
 
@@ -170,8 +173,7 @@ class Reasons:
 
 
 def _is_region(module: nn.Module) -> bool:
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or is_compiled(type(module)) or module in in_regions
+    return runs_compiled(module) or module in in_regions
 
 
 def _has_compiled_code(module: nn.Module) -> bool:
