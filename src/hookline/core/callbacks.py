@@ -53,8 +53,9 @@ def warn_of_idle(cls: type, level: type) -> None:
     ]
     if meant:
         msg = (
-            f"{cls.__name__} has no callback, so it does nothing; {', '.join(meant)} is never "
-            f"called. Callbacks are {', '.join(CALLBACKS.values())}"
+            f"{cls.__name__} has no callback, so it does nothing; {', '.join(meant)} "
+            f"{'is' if len(meant) == 1 else 'are'} never called. "
+            f"Callbacks are {', '.join(CALLBACKS.values())}"
         )
         warnings.warn(msg, HookWarning, stacklevel=caller_level())
 

@@ -28,6 +28,9 @@ def print_times(
     if unit not in (*UNITS, "auto", "auto_foreach"):
         msg = f"{unit!r} is no unit; choose one of {', '.join(UNITS)}, auto or auto_foreach"
         raise HookValueError(msg)
+    if not summary:
+        print_to(file, "TimerHook: there is nothing to show: no call was measured\n")
+        return
     if unit == "auto":
         unit = _fitting(max((row["elapsed_time"] for row in summary.values()), default=0.0))
     rows = [(title, "ElapsedTime", "Occurrence", "SelfTime", "Forward", "Backward")]

@@ -13,6 +13,7 @@ from hookline.core.travel import MadeAnew
 from hookline.errors import HookValueError
 from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
 from hookline.hooks.meter import Measured, Timed, TimeMeter
+from hookline.hooks.printed import NOTHING, print_tables
 from hookline.hooks.time_report import print_times
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Timer(MadeAnew):
         return found
 
     def print_report(self, unit: str = "auto", file: Writable | None = None) -> None:
-        """Print a table of what was measured: Chainer's three columns, then ours.
+        """Print what was measured by name: Chainer's three columns, then ours.
 
         Args:
             unit: `sec`, `ms`, `us` or `ns`; `auto` for one that suits the largest time, or
@@ -150,6 +151,22 @@ class ModuleTimerHook(Timer, ModuleBrackets):
 
     name = "TimerHook"
     _title = "ModuleName"
+
+    def print_report(self, unit: str | None = None, file: Writable | None = None) -> None:
+        """Print what was measured: the table of `hookline show`, or times by name in one unit.
+
+        Args:
+            unit: as for functions, for the columns of Chainer's `TimerHook` in that unit; None
+                for the table, a row for each module, mode and direction.
+            file: where to; standard output by default.
+
+        Raises:
+            HookValueError: the unit is unknown.
+        """
+        if unit is not None:
+            super().print_report(unit, file)
+        else:
+            print_tables(self.name, self.rows(), NOTHING, file)
 
     def _begin(self, call: ModuleCall, direction: str) -> None:
         running, path = call.running, call.path

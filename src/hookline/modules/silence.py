@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -15,7 +16,8 @@ from hookline.core.patterns import FunctionPattern, did_you_mean
 from hookline.modules.places import in_regions, traced_inside
 from hookline.modules.targets import has_forward, why_empty
 from hookline.torch_base.paths import way_to
-from hookline.torch_base.private import children_of, compiled_codes
+from hookline.torch_base.private import children_of, compiled_codes, parameters_of
+from hookline.torch_base.readable import version_of
 from hookline.torch_base.regions import is_guarded
 from hookline.torch_base.selection import listed
 from hookline.torch_base.wrappers import class_names, runs_compiled
@@ -23,9 +25,12 @@ from hookline.torch_base.wrappers import class_names, runs_compiled
 Reason: TypeAlias = tuple[str, str]
 """The cause, and what is known of it and can be done; see `Silent`."""
 
+Gradients: TypeAlias = tuple[tuple[int, int | None], ...]
+"""Which gradients there are, and how often each was written into."""
+
 _COMPILED: Final = (
-    "it runs inside of code that torch.compile made, which is one call if it is of a model, and "
-    "none if it is of a function: watch the compiled model, or run with "
+    "it runs inside a compiled region, which is one call (none, where a function was compiled): "
+    "watch what torch.compile returned of a model, or run with "
     "torch.compiler.set_stance('force_eager')"
 )
 _USED: Final = (
@@ -58,6 +63,7 @@ class Reasons:
         model: the model; None if it is gone.
         seats: the paths of the modules that are in it now.
         ran: the modules that are known to have run.
+        gradients: what `gradients_at` gave before, of those that had some.
     """
 
     def __init__(
@@ -65,10 +71,12 @@ class Reasons:
         model: nn.Module | None,
         seats: Mapping[Any, tuple[str, ...]],
         ran: Collection[object],
+        gradients: Mapping[Any, Gradients] = MappingProxyType({}),
     ) -> None:
         self._model = model
         self._seats = seats
         self._ran = ran
+        self._gradients = gradients
         self._ran_at = sorted(path for key in ran for path in seats.get(key, ()))
 
     def of(self, path: str, module: nn.Module | None) -> Reason:
@@ -155,7 +163,8 @@ class Reasons:
                 "the modules in it; call the module itself"
             )
             return "bypassed", advice
-        if any(p.grad is not None for p in module.parameters(recurse=False)):
+        now = gradients_at(module)
+        if now and now != self._gradients.get(Key(module)):
             return "bypassed", _USED
         return None
 
@@ -170,6 +179,15 @@ class Reasons:
 
     def _above(self, path: str) -> list[nn.Module]:
         return self._way(path.rpartition(".")[0]) if path else []
+
+
+def gradients_at(module: nn.Module) -> Gradients:
+    """The gradients of a module's own parameters as they are now: another backward changes them."""
+    found: Gradients = ()
+    for parameter in parameters_of(module).values():
+        if parameter is not None and (gradient := parameter.grad) is not None:
+            found += ((id(gradient), version_of(gradient)),)
+    return found
 
 
 def _is_region(module: nn.Module) -> bool:
