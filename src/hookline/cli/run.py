@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 import traceback
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from hookline.cli.script import Program, ProgramError
-from hookline.errors import HookValueError
+from hookline.core.patterns import check_pattern, split_address
+from hookline.errors import HookValueError, SelectionError
 from hookline.report.formats import FORMATS, check_run_file, is_known
 
 if TYPE_CHECKING:
@@ -130,11 +132,13 @@ class Options:
     live: bool
 
     def check(self) -> None:
-        """Refuse what can't be written, before the program runs.
+        """Refuse what can't be read or written, before the program runs.
 
         Raises:
             UsageError: it can't.
         """
+        for pattern in self.where:
+            _check_where(pattern, self.level)
         for path in map(Path, self.outputs):
             try:
                 check_run_file(path)
@@ -144,6 +148,7 @@ class Options:
             if not path.absolute().parent.is_dir():
                 msg = f"-o {path}: there is no folder {path.absolute().parent}"
                 raise click.UsageError(msg)
+            _check_writable(path)
         if len(self.files) > 1:
             msg = f"-o {self.files[1]}: a run is kept in one file, and {self.files[0]} is given too"
             raise click.UsageError(msg)
@@ -163,6 +168,33 @@ class Options:
     def exports(self) -> list[Path]:
         """The other files."""
         return [Path(path) for path in self.outputs if is_known(path)]
+
+
+def _check_where(pattern: str, level: Level) -> None:
+    """Refuse a pattern that can match nothing, whatever models the program makes."""
+    try:
+        check_pattern(pattern)
+    except SelectionError as error:
+        msg = f"--where: {error}"
+        raise click.UsageError(msg) from error
+    if level == "module" and split_address(pattern) is not None:
+        msg = (
+            f"--where {pattern!r} means functions, and only modules are measured; add "
+            "--level function, or --level both"
+        )
+        raise click.UsageError(msg)
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a file that can't be written, and leave no trace: other processes may write it now."""
+    try:
+        if path.is_file():
+            path.open("ab").close()
+        elif not path.exists():
+            tempfile.TemporaryFile(dir=path.absolute().parent).close()
+    except OSError as error:
+        msg = f"-o {path} can't be written: {error.strerror or error}"
+        raise click.UsageError(msg) from error
 
 
 class Start:
