@@ -30,6 +30,14 @@ class MadeAnew:
 
     _options: tuple[tuple[Any, ...], dict[str, Any]]
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Call the class what users call it, in errors and pickles: by where they import it."""
+        super().__init_subclass__(**kwargs)
+        for level in ("Module", "Function"):
+            if cls.__module__.startswith("hookline.hooks.") and cls.__name__.startswith(level):
+                cls.__module__ = f"hookline.{level.lower()}_hooks"
+                cls.__name__ = cls.__qualname__ = cls.__name__.removeprefix(level)
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember the options."""
         new = super().__new__(cls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 _numbers: Final = count()
 _FUNCTION: Final = "scaled_dot_product_attention"
+_SEEN: Final = (
+    f"Weights are seen where a module calls {_FUNCTION} itself: with transformers, by "
+    "attn_implementation='sdpa'; nn.MultiheadAttention, which calls it inside of another function, "
+    "gives its own: need_weights=True"
+)
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -99,16 +105,15 @@ class AttentionCapture(Capture):
 
         Where all modules were selected, most have no attention; these are no reason for a row.
         """
-        return [] if self.everything and len(self) else super().silent()
+        return [] if self.everything and len(self) else self._never()
+
+    def _never(self) -> list[Silent]:
+        return [replace(row, advice=f"{row.advice}. {_SEEN}") for row in super().silent()]
 
     def _why(self, name: str) -> str:
-        for row in super().silent():
+        for row in self._never():
             if row.path == f"{name}:{_FUNCTION}":
-                return (
-                    f": {row.cause}; {row.advice}. Weights are seen where a module calls "
-                    f"{_FUNCTION} itself: with transformers, by attn_implementation='sdpa'; "
-                    "nn.MultiheadAttention gives its own with need_weights=True"
-                )
+                return f": {row.cause}; {row.advice}"
         return super()._why(name)
 
 

@@ -12,10 +12,11 @@ from hookline.core.calls import Key
 from hookline.core.records import Silent
 from hookline.errors import HookValueError
 from hookline.functions.hook import FunctionHook
-from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward
+from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward, gradients_in
 from hookline.hooks.place_in import PlaceIn
 from hookline.hooks.store import Captures, Place, Store, near_or_all
 from hookline.modules.hook import ModuleHook
+from hookline.modules.silence import NO_GRADIENT
 from hookline.modules.targets import can_be_called
 from hookline.torch_base.select import Pattern, select
 from hookline.torch_base.selection import Choice, Selection, listed
@@ -173,6 +174,8 @@ class Capture(Captures):
         self._watches = watches
         self._selected = selected
         self._goal = goal
+        self.asked: frozenset[str] = frozenset()
+        """The gradients that were asked for by name."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Captures, (self._store,)  # elsewhere there is nothing to be closed
@@ -188,8 +191,18 @@ class Capture(Captures):
             raise
 
     def silent(self) -> list[Silent]:
-        """What was selected but never called while the capture was active, with likely causes."""
-        return [row for watching in self._watches for row in watching.silent()]
+        """What was selected but never called while the capture was active, with likely causes.
+
+        With `what="grad"` or `"grad_input"`, also that of which no such gradient came; `hooks` then
+        names it.
+        """
+        never = [row for watching in self._watches for row in watching.silent()]
+        return never + [
+            Silent(name, entry.type, *NO_GRADIENT, (kind,), entry.root)
+            for name, entry in self.items()
+            for kind in sorted(self.asked)
+            if entry.held and not any(kind in call.values for call in entry)
+        ]
 
     def _why(self, name: str) -> str:
         """Why nothing was captured under a name, as the end of an error's text."""
@@ -274,6 +287,7 @@ def capture(
     """
     if stop:
         _check_stop(options)
+    asked = gradients_in(options.get("what", ()))
     options.setdefault("what", "output" if stop else ("output", "grad"))
     selection = select(model, *patterns)
     modules = [choice for choice in selection.choices if choice.function is None]
@@ -296,7 +310,9 @@ def capture(
         for watching in watches:
             watching.close()
         raise
-    return Capture(store, watches, selection.paths, goal)
+    made = Capture(store, watches, selection.paths, goal)
+    made.asked = asked
+    return made
 
 
 def _check_stop(options: CaptureOptions) -> None:

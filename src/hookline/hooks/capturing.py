@@ -240,6 +240,12 @@ def _checked(what: Any) -> frozenset[str]:
     return frozenset(several)
 
 
+def gradients_in(what: Any) -> frozenset[str]:
+    """The gradients among what is to be captured, if that is well formed."""
+    several = {what} if isinstance(what, str) else set(what) if _is_collection(what) else set()
+    return frozenset(several & {"grad", "grad_input"})
+
+
 def _is_collection(value: object) -> bool:
     return isinstance(value, list | tuple | set | frozenset)
 
