@@ -99,11 +99,12 @@ class Watch(StaysHere):
     ) -> None:
         self._placed: list[tuple[HookRegistry, Entry]] = []
         self._aimed: Final = where is not None
+        check_model(model)
         named = _named(hooks)
         modules = [(hook, name) for hook, name in named if isinstance(hook, ModuleHook)]
         functions = [(hook, name) for hook, name in named if isinstance(hook, FunctionHook)]
         patterns = patterns_of(where)
-        root = roots.declare(check_model(model))
+        root = roots.declare(model)
         choices = selection_in(model, root.seats, patterns).choices
         seen = which_are_seen(choices)
         _check_levels(modules, functions, choices)

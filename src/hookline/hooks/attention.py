@@ -15,7 +15,7 @@ from hookline.core.patterns import FunctionPattern
 from hookline.core.records import Silent
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capture import Capture
-from hookline.hooks.capturing import Capturing
+from hookline.hooks.capturing import Capturing, check_options
 from hookline.hooks.place_in import PlaceIn
 from hookline.hooks.store import Calls, Overflow
 from hookline.torch_base.readable import readable
@@ -165,6 +165,7 @@ def attention(
         tensor([[[0.5000, 0.5000],
                  [0.5000, 0.5000]]])
     """
+    check_options("attention", options, AttentionOptions.__annotations__)
     hook = AttentionHook(**options)
     chosen = distinct(_address(choice) for choice in select(model, *patterns).choices)
     name = f"attention {next(_numbers)}"  # of its own, so that several may be open at once

@@ -12,7 +12,14 @@ from hookline.core.calls import Key
 from hookline.core.records import Silent
 from hookline.errors import HookValueError
 from hookline.functions.hook import FunctionHook
-from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward, gradients_in
+from hookline.hooks.capturing import (
+    CaptureOptions,
+    Capturing,
+    Goal,
+    StopForward,
+    check_options,
+    gradients_in,
+)
 from hookline.hooks.place_in import PlaceIn
 from hookline.hooks.store import Captures, Place, Store, near_or_all
 from hookline.modules.hook import ModuleHook
@@ -285,6 +292,7 @@ def capture(
         >>> acts["0"].output.shape, acts["0"].grad.shape
         (torch.Size([2, 4]), torch.Size([2, 4]))
     """
+    check_options("capture", options, CaptureOptions.__annotations__)
     if stop:
         _check_stop(options)
     asked = gradients_in(options.get("what", ()))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 from weakref import WeakKeyDictionary, ref
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from hookline.core.calls import Key
 from hookline.core.notes import control_flow
-from hookline.core.patterns import FunctionPattern
+from hookline.core.patterns import FunctionPattern, did_you_mean
 from hookline.core.phases import Phase
 from hookline.core.travel import MadeAnew
 from hookline.errors import CaptureError, HookTypeError, HookValueError
@@ -98,6 +99,25 @@ class CaptureOptions(TypedDict, total=False):
     device: torch.device | str | None
     limit: int | None
     overflow: Overflow
+
+
+def check_options(verb: str, given: Mapping[str, object], known: Collection[str]) -> None:
+    """Refuse options that there are not.
+
+    Args:
+        verb: what was called.
+        given: the options.
+        known: the names of those that there are.
+
+    Raises:
+        HookTypeError: there is no such option; the message gives near names, or all.
+    """
+    for name in given:
+        if name not in known:
+            near = did_you_mean(get_close_matches(name, known, 1))
+            options = near or f"; its options are {', '.join(known)}"
+            msg = f"{verb} takes no {name}={options}"
+            raise HookTypeError(msg)
 
 
 class Capturing(MadeAnew):

@@ -10,7 +10,14 @@ from hookline.core.entry import Callback
 from hookline.core.names import hook_name
 from hookline.errors import HookTypeError
 from hookline.modules.call import ModuleCall
-from hookline.modules.signature import FORWARD, FORWARD_PRE, takes_kwargs
+from hookline.modules.signature import (
+    BACKWARD,
+    BACKWARD_PRE,
+    FORWARD,
+    FORWARD_PRE,
+    check_takes,
+    takes_kwargs,
+)
 from hookline.torch_base.tree import describe
 
 
@@ -65,6 +72,7 @@ def forward(hook: Callable[..., Any], *, with_kwargs: bool | None) -> Callback:
 
 def backward_pre(hook: Callable[..., Any]) -> Callback:
     """A backward pre-hook, which may replace the gradients of the outputs."""
+    check_takes(hook, BACKWARD_PRE)
     name = f"backward pre-hook {hook_name(hook)}"
 
     def callback(call: ModuleCall) -> None:
@@ -80,6 +88,7 @@ def backward_pre(hook: Callable[..., Any]) -> Callback:
 
 def backward(hook: Callable[..., Any]) -> Callback:
     """A backward hook, which may replace those of the inputs."""
+    check_takes(hook, BACKWARD)
     name = f"backward hook {hook_name(hook)}"
 
     def callback(call: ModuleCall) -> None:
