@@ -1173,7 +1173,7 @@ def test_r9_gradients_that_were_asked_for_and_never_came_are_silent(what):
 def test_r10_options_that_there_are_not():
     """With a near name, or all; of each verb its own."""
     model = nn.ReLU()
-    with pytest.raises(HookTypeError, match="capture takes no whta=; did you mean 'what'"):
-        hookline.capture(model, whta="output")
+    with pytest.raises(HookTypeError, match="capture takes no kalls=; did you mean 'calls'"):
+        hookline.capture(model, kalls="output")
     with pytest.raises(HookTypeError, match="attention takes no what=; its options are calls,"):
         hookline.attention(model, what="output")
