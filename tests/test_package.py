@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,12 @@ def test_every_public_name_is_typed_in_the_api_file():
     }
     modules = hookline, edits, function_hooks, module_hooks
     assert {name for module in modules for name in module.__all__} - used == set()
+
+
+@pytest.mark.parametrize("home", [hookline.module_hooks, hookline.function_hooks])
+def test_ready_made_hooks_are_called_as_they_are_imported(home):
+    """In errors and pickles: the same name at both levels, and where it is found."""
+    for name in home.__all__:
+        cls = getattr(home, name)
+        assert (cls.__name__, cls.__qualname__, cls.name) == (name, name, name)
+        assert pickle.loads(pickle.dumps(cls)) is cls

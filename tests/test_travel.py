@@ -408,6 +408,140 @@ def test_r4_a_model_that_keeps_its_handles():
     assert not module_switch
 
 
+def keeps(make):
+    """A model with something of ours as an attribute, and what that is."""
+    model = build()
+    model.ours = make(model)
+    return model, model.ours
+
+
+OPTIONS = {
+    "TimerHook": {"history": 7},
+    "CaptureHook": {"what": "input", "calls": "last"},
+    "AttentionHook": {"calls": "first"},
+    "NonFiniteHook": {"action": "warn", "allow": ["0.*"]},
+    "StatsHook": {"every": 1},
+    "PrintHook": {"file": io.StringIO()},
+}
+READY_MADE = [
+    pytest.param(getattr(home, name), id=f"{home.__name__.rpartition('.')[2]}-{name}")
+    for home in (hookline.module_hooks, hookline.function_hooks)
+    for name in home.__all__
+]
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "copy"])
+@pytest.mark.parametrize("kind", READY_MADE)
+def test_r4_a_model_that_keeps_a_ready_made_hook(way, kind):
+    """The copy has one with the same options and name, registered nowhere, with nothing measured.
+
+    Also while it is registered, and inside of its own calls.
+    """
+    arguments = (torch.clone,) if kind.__name__.endswith("PatchHook") else ()
+    hook = kind(*arguments, **OPTIONS.get(kind.name, {}))
+    hook.name = "mine"
+    model, _ = keeps(lambda _: hook)
+    clones = []
+    with hook, hookline.register_forward_hook(model[2], lambda *_: clones.append(WAYS[way](model))):
+        model(DIGITS).sum().backward()
+    clones.append(WAYS[way](model))
+
+    for clone in clones:
+        copied = clone.ours
+        assert type(copied) is type(hook)
+        assert copied is not hook
+        assert copied.name == "mine"
+        assert copied.watched_phases == hook.watched_phases
+        assert not hasattr(copied, "rows") or copied.rows() == []
+        with copied:
+            clone(DIGITS).sum().backward()
+    if isinstance(hook, TimerHook | FunctionTimer):
+        assert len(clones[-1].ours.call_history) == 7
+    if kind.name == "CaptureHook":
+        captured = clones[-1].ours.captured.values()
+        assert {(len(each), *each.last.kinds) for each in captured} == {(1, "input")}
+    assert not module_switch
+
+
+def test_r4_copies_of_a_users_hook_are_pythons_own():
+    """With all its attributes, and registered nowhere."""
+
+    class Counts(ModuleHook):
+        def __init__(self):
+            self.count = 0
+
+        def forward_postprocess(self, call):
+            self.count += 1
+
+    model, hook = keeps(lambda model: Counts())
+    with add_hook(model[2], hook):
+        clone = copy.deepcopy(model)
+        model(DIGITS)
+        clone(DIGITS)
+    assert (hook.count, clone.ours.count) == (1, 0)
+    assert copy.deepcopy(model).ours.count == copy.copy(hook).count == 1
+
+
+REGISTERED = {
+    "watch": lambda model: hookline.watch(model, TimerHook()),
+    "watch-own": lambda model: hookline.watch(model, Seen()),
+    "patch": lambda model: hookline.patch(model, {"0.0": lambda value: value * 2}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", REGISTERED.values(), ids=REGISTERED)
+def test_r4_a_model_that_keeps_what_is_registered(way, make):
+    """A copy has None there, and the original's hooks stay on, whatever becomes of the copy."""
+    model, ours = keeps(make)
+    clone = WAYS[way](model)
+    assert clone.ours is (ours if way == "copy" else None)
+    assert WAYS[way](ours) is None
+    del clone
+    gc.collect()
+    assert not ours.closed
+    assert hooks_of(model)
+    ours.close()
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "copy"])
+@pytest.mark.parametrize("options", [{}, {"copy": False}, {"keep_graph": True}], ids=str)
+def test_r4_a_model_that_keeps_its_captures(way, options):
+    """What was captured is in the copy, and nothing is being captured there."""
+    model, acts = keeps(lambda model: hookline.capture(model, "0.0", "2", **options))
+    model(DIGITS)
+    clone = WAYS[way](model)
+    expected = {name: each.output.detach().clone() for name, each in acts.items()}
+    model(DIGITS)
+    clone(DIGITS)
+    acts.close()
+
+    assert type(clone.ours) is hookline.Captures
+    assert list(clone.ours) == list(expected) == ["0.0", "2"]
+    for name, each in clone.ours.items():
+        assert torch.equal(each.output, expected[name])
+        assert not each.output.requires_grad
+        assert each.output.data_ptr() != acts[name].first.output.data_ptr()
+        assert (each.root, each.passes) == (acts[name].root, acts[name].passes[:1])
+    assert len(acts["2"].outputs) == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_r4_a_model_that_keeps_its_recording(way):
+    """What was recorded is in the copy, also while it goes on; only the original goes on."""
+    model, recording = keeps(lambda model: hookline.record(None, model))
+    with recording:
+        model(DIGITS)
+        kept = WAYS[way](recording)
+        clone = WAYS[way](model)
+        model(DIGITS)
+
+    assert type(kept) is hookline.Run
+    assert [row["calls"] for row in kept.to_rows()] == [1] * 7
+    assert [row["calls"] for row in recording.to_rows()] == [2] * 7
+    assert type(clone.ours) is (hookline.Run if way != "copy" else type(recording))
+
+
 def test_r4_repr_and_attributes_are_those_of_the_bare_model(model, hook):
     """What prints or lists the model sees nothing of its hooks."""
     expected = repr(model), dir(model), [vars(module).copy() for module in model.modules()]

@@ -94,10 +94,10 @@ if TYPE_CHECKING:
     from hookline.watch import watch as watch
 
 
-def _print_tables(name: str, rows: Iterable[Any], file: Any) -> None:
+def _print_tables(name: str, rows: Iterable[Any], empty: str, file: Any) -> None:
     from hookline.report.rows import print_rows
 
-    print_rows(name, rows, file)
+    print_rows(name, rows, empty, file)
 
 
 _stream.print_tables = _print_tables

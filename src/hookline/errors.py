@@ -57,7 +57,7 @@ class CompileError(HooklineError, RuntimeError):
 
 
 class RecomputeError(HooklineError, RuntimeError):
-    """A checkpoint repeats a forward without the hook that changed it when it ran first."""
+    """A checkpoint repeats a forward without a change that a hook made when it ran first."""
 
 
 class HookWarning(UserWarning):

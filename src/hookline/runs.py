@@ -231,6 +231,9 @@ class Recording(Run):
         atexit.unregister(self._writer.close)
         self._kept = self._writer.close(error)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Run, (self.ranks,)  # elsewhere nothing is being measured
+
     # The default is there still when the interpreter shuts down and modules are emptied.
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         if self._was_entered and self._writer.abandon():

@@ -15,6 +15,7 @@ from hookline.core.records import Silent
 from hookline.core.registry import HookRegistry, discard_all
 from hookline.core.scope import Renamed, entries_of, no_hook, put_object
 from hookline.core.thread import module_switch
+from hookline.core.travel import StaysHere
 from hookline.errors import HookNameError, HookTypeError, HookValueError, SelectionError
 from hookline.functions.chosen import Chosen, register_chosen
 from hookline.functions.hook import FunctionHook
@@ -79,14 +80,15 @@ def watch(
         linear1 (3, 1, 16)
         linear2 (3, 1, 8)
     """
+    check_model(model)
     named, patterns = _named(hooks), patterns_of(where)
     with module_switch.held():
-        given = Given(check_model(model))
+        given = Given(model)
         choices = selection_in(model, given.root.seats, patterns).choices
         return Watch(given, choices, named, aimed=where is not None, prepend=prepend)
 
 
-class Watch:
+class Watch(StaysHere):
     """Hooks on the selected modules of a model, until it is closed; `watch` gives it.
 
     It keeps neither the model nor its modules alive.

@@ -14,7 +14,7 @@ from hookline.core.records import Silent
 from hookline.core.thread import local
 from hookline.errors import HookValueError
 from hookline.functions.chosen import Chosen
-from hookline.modules.silence import NO_GRADIENT, Reason, Reasons
+from hookline.modules.silence import NO_GRADIENT, Reason, Reasons, gradients_at
 from hookline.torch_base.given import Given
 from hookline.torch_base.selection import Choice, Selection
 from hookline.torch_base.wrappers import class_names
@@ -32,9 +32,19 @@ class Seat:
         function: which functions of the module are meant; None for the module itself.
         type: the class name of the module.
         entries: the module hooks that were put on it.
+        gradients: those that its parameters had already.
     """
 
-    __slots__ = ("_exact", "called", "entries", "function", "module", "path", "type")
+    __slots__ = (
+        "_exact",
+        "called",
+        "entries",
+        "function",
+        "gradients",
+        "module",
+        "path",
+        "type",
+    )
 
     def __init__(self, choice: Choice) -> None:
         self.path: Final = choice.path
@@ -43,6 +53,7 @@ class Seat:
         self.function: Final = choice.function
         self.type: Final = class_names[type(choice.module)]
         self.entries: Final[list[Entry]] = []
+        self.gradients: Final = gradients_at(choice.module)
         self._exact = choice.exact
 
     @property
@@ -98,7 +109,8 @@ class Watched:
         """The seats at which hooks never ran, each with the likely cause."""
         ran, given = self._ran(), self._given
         given.walk(given.version)  # a change may have come unseen, while no hook was on
-        reasons = Reasons(given.model, given.seats, ran)
+        before = {seat.module: seat.gradients for seat in self.seats if seat.gradients}
+        reasons = Reasons(given.model, given.seats, ran, before)
         found: dict[tuple[int, Reason], list[str]] = {}
         for place, seat in enumerate(self.seats):
             for name, reason in (

@@ -41,8 +41,9 @@ def test_help_shows_an_example(command):
         (["run"], "Missing argument 'PROGRAM'"),
         (["run", "--tmie", "train.py"], "Did you mean one of: '--live', '--time'?"),
         (["rnu"], "Did you mean 'run'?"),
+        (["train.py", "--epochs", "3"], "To run a program: hookline run train.py"),
     ],
-    ids=["no program", "option", "command"],
+    ids=["no program", "option", "command", "no command"],
 )
 def test_mistakes(args, message):
     """A mistake before the program is reported, with a near name, and nothing is run."""

@@ -111,3 +111,24 @@ def test_a_warning_points_to_the_caller():
     with pytest.warns(UserWarning, match="here") as told:
         warnings.warn("here", stacklevel=caller_level())
     assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("level", "callback", "gets"),
+    [
+        (ModuleHook, lambda self: None, r"\(self, call\)"),
+        (ModuleHook, lambda self, module, args, output: None, r"\(self, call\)"),
+        (FunctionHook, lambda self, call: None, r"\(self, function, in_data\)"),
+    ],
+)
+def test_r9_a_callback_that_cannot_take_what_it_gets_is_told_where_it_is_made(
+    level, callback, gets
+):
+    """With what it would get; it need not have the same names."""
+    with pytest.warns(HookWarning, match=rf"Mine\.forward_postprocess\(self.*gets {gets}") as told:
+        type("Mine", (level,), {"forward_postprocess": callback})
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        type("Mine", (level,), {"forward_postprocess": lambda self, *_: None})
+        type("Mine", (ModuleHook,), {"forward_postprocess": lambda self, c, extra=None: None})

@@ -13,11 +13,12 @@ def test_it_learns_and_shows_times_spreads_and_attention():
     ).groups()
     assert int(characters) > 50_000
     assert float(last) < float(first) - 1
-    times = {
-        row[0]: float(row[1])
-        for row in re.findall(r"^ *(\S+) +([\d.]+)[mµ]?s\S* +60 ", output, re.MULTILINE)
-    }
-    assert times["blocks.0"] >= times["blocks.0.mlp"] > 0
+    rows = re.findall(r"^ +(\S+) +([A-Z]\w+) +30 .* ([\d.]+)% $", output, re.MULTILINE)
+    shares = [(name, kind, float(share)) for name, kind, share in rows]
+    blocks = [share for name, kind, share in shares if kind == "Block"]
+    inside = [share for name, kind, share in shares if name == "mlp"]
+    assert len(blocks) == len(inside) == 2
+    assert all(block >= mlp > 0 for block, mlp in zip(blocks, inside, strict=True))
     spreads = re.findall(r"^blocks\.\d +([\d.]+) +([\d.e-]+)$", output, re.MULTILINE)
     assert len(spreads) == 2
     assert all(float(number) > 0 for row in spreads for number in row)

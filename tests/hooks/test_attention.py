@@ -310,3 +310,17 @@ def test_memory_is_bounded():
     ):
         model(torch.randn(1, 3, 4))
     assert weights.nbytes == 36
+
+
+@pytest.mark.parametrize("patterns", [(), ("",)], ids=["all", "named"])
+def test_r9_multihead_attention_says_where_its_weights_are(patterns):
+    """A bare one gives nothing to be captured, and the rows say what to do."""
+    model, x = nn.MultiheadAttention(8, 2), torch.zeros(3, 1, 8)
+    with hookline.attention(model, *patterns) as weights:
+        model(x, x, x)
+    assert len(weights) == 0
+    row = weights.silent()[0]
+    assert (row.path, row.cause) == (":scaled_dot_product_attention", "not called")
+    assert "need_weights=True" in row.advice
+    with pytest.raises(hookline.CaptureKeyError, match="need_weights=True"):
+        _ = weights[""]

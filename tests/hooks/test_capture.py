@@ -1145,3 +1145,35 @@ def test_gradients_of_the_inputs_of_all_calls():
     got, missing = acts[""].grad_inputs
     assert torch.equal(got, wanted)
     assert missing is None
+
+
+@pytest.mark.parametrize("what", ["grad", "grad_input", ("output", "grad", "grad_input")], ids=str)
+def test_r9_gradients_that_were_asked_for_and_never_came_are_silent(what):
+    """Each kind by itself, until one came; gradients that are there by default are no matter."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4, requires_grad=True)
+    kinds = [what] if isinstance(what, str) else ["grad", "grad_input"]
+    with hookline.capture(model, "0", "1", what=what) as acts:
+        assert [row.cause for row in acts.silent()] == ["never called"] * 2
+        with torch.no_grad():
+            model(x)
+        rows = [(row.path, row.type, row.cause, *row.hooks) for row in acts.silent()]
+        assert rows == [
+            (path, kind, "no gradient", each)
+            for path, kind in (("0", "Linear"), ("1", "ReLU"))
+            for each in kinds
+        ]
+        assert "call backward() while" in acts.silent()[0].advice
+        model(x).sum().backward()
+        assert acts.silent() == []
+    with hookline.capture(model) as acts, torch.no_grad():
+        model(x)
+    assert acts.silent() == []
+
+
+def test_r10_options_that_there_are_not():
+    """With a near name, or all; of each verb its own."""
+    model = nn.ReLU()
+    with pytest.raises(HookTypeError, match="capture takes no kalls=; did you mean 'calls'"):
+        hookline.capture(model, kalls="output")
+    with pytest.raises(HookTypeError, match="attention takes no what=; its options are calls,"):
+        hookline.attention(model, what="output")

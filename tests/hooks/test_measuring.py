@@ -62,7 +62,26 @@ def test_the_tables_are_those_of_a_run(level, name, capsys):
         assert printed == out.getvalue()
     hook.reset()
     hook.print_report(out := io.StringIO())
-    assert out.getvalue() == f"{name}: there is nothing to show\n"
+    why = (
+        "nothing was found that is not finite"
+        if name == "NonFiniteHook"
+        else "no call was measured"
+    )
+    assert out.getvalue() == f"{name}: there is nothing to show: {why}\n"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_statistics_that_were_not_due_are_told(level):
+    """Where `every` left out all passes there were."""
+    hook = level.StatsHook(every=50)
+    model = nn.ReLU()
+    model(torch.ones(2))
+    with module_hooks.TimerHook():
+        model(torch.ones(2))  # pass 0
+    with hook:
+        model(torch.ones(2))
+    hook.print_report(out := io.StringIO())
+    assert "every=50 measures passes 0, 50, 100" in out.getvalue().replace("\n", " ")
 
 
 def test_operators_that_were_not_counted_are_printed():

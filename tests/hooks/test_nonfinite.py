@@ -1446,3 +1446,37 @@ def test_modules_called_in_several_threads_are_all_seen():
         thread.join()
     hookline.clear_hooks(layer)
     assert sum(row.times for row in hook.rows()) == 4
+
+
+@BOTH
+@pytest.mark.parametrize("action", ["record", "raise"])
+def test_a_gradient_that_was_not_finite_before_is_laid_to_nobody(hook_class, action):
+    """It was there before anything was watched: no call made it, and it is told once."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    model[0].weight.grad = torch.full((3, 3), math.nan)
+    hook = hook_class(action)
+    x = torch.ones(2, 3)
+    if action == "raise":
+        with hook, pytest.raises(NonFiniteError, match="an earlier backward"):
+            model(x).sum().backward()
+        return
+    with hook:
+        for _ in range(2):
+            model(x).sum().backward()
+    rows = [(row.leaf.rpartition("0.")[2], row.verdict, row.cause) for row in hook.rows()]
+    assert rows == [("weight.grad", "propagator", "an earlier backward")]
+    with hook:
+        model.zero_grad()
+        model(x).sum().backward()
+        model[0].weight.grad.fill_(math.inf)
+        model(x).sum().backward()
+    assert hook.first.verdict == "producer"
+
+
+@BOTH
+def test_a_warning_points_to_the_program(hook_class):
+    """Not to where it is raised inside of hookline."""
+    model = Apply(torch.log)
+    with hook_class("warn"), pytest.warns(RuntimeWarning, match="producer") as told:
+        model(torch.zeros(2))
+    assert {each.filename for each in told} == {__file__}

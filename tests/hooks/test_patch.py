@@ -677,7 +677,7 @@ def test_patch_hooks_work_as_scopes_and_on_one_module(mlp):
     with FunctionPatchHook(scale(2.0)) as hook:
         out = torch.exp(X)
     assert torch.equal(out, X.exp() * 2)
-    assert repr(hook) == "<FunctionPatchHook: <Edit scale(2.0)>>"
+    assert repr(hook) == "<PatchHook: <Edit scale(2.0)>>"
     assert [repr(edit) for edit in hook.edits] == ["<Edit scale(2.0)>"]
 
 

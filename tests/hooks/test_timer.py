@@ -3,6 +3,7 @@
 import io
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,10 @@ from torch.utils.checkpoint import checkpoint
 import hookline
 from hookline import HookValueError, ModuleHook, add_hook, delete_hook, with_hooks
 from hookline.core import clock as core_clock
+from hookline.core.records import TimeRow
 from hookline.module_hooks import TimerHook
+from hookline.record.runs import Rank, RunData
+from hookline.report.terminal import print_run
 from hookline.torch_base.paths import roots
 
 
@@ -600,8 +604,8 @@ def measured(time):
 
 
 def test_print_report(time):
-    """Columns are right-aligned, two spaces apart; rows in order of first completion."""
-    assert report(measured(time)) == (
+    """With a unit, Chainer's columns: right-aligned, rows in order of first completion."""
+    assert report(measured(time), "auto") == (
         "ModuleName  ElapsedTime  Occurrence  SelfTime  Forward  Backward\n"
         "         0      1.24sec           2   1.24sec  1.24sec   0.00sec\n"
         "         1      0.00sec           2   0.00sec  0.00sec   0.00sec\n"
@@ -638,12 +642,22 @@ def test_print_report_in_a_given_unit(time, unit, first, second):
     }
 
 
-@pytest.mark.parametrize("nothing", ["auto", "auto_foreach", "ms"])
-def test_print_report_of_nothing(nothing):
-    """A timer that measured nothing prints its head."""
-    assert report(TimerHook(), nothing).splitlines() == [
-        "ModuleName  ElapsedTime  Occurrence  SelfTime  Forward  Backward"
-    ]
+def test_print_report_is_the_table_of_a_run(time):
+    """Without a unit: a row for each module and direction, with its own time and its calls."""
+    timer = measured(time)
+    out = io.StringIO()
+    print_run(RunData([Rank(Path(), {TimeRow: timer.rows()})]), out, limit=None, tables=["times"])
+    assert report(timer) == out.getvalue()
+    assert "Plain" in out.getvalue()
+    assert "410.00 µs" in out.getvalue()
+
+
+@pytest.mark.parametrize("unit", [(), ("auto",), ("auto_foreach",), ("ms",)], ids=str)
+def test_print_report_of_nothing(unit):
+    """A timer that measured nothing says so."""
+    assert report(TimerHook(), *unit) == (
+        "TimerHook: there is nothing to show: no call was measured\n"
+    )
 
 
 def test_print_report_in_an_unknown_unit():
@@ -658,15 +672,15 @@ def test_print_report_goes_to_standard_output(capsys):
     """To the one there is when it prints, not when the package was imported."""
     TimerHook().print_report()
 
-    assert capsys.readouterr().out.startswith("ModuleName")
+    assert capsys.readouterr().out.startswith("TimerHook: there is nothing")
 
 
 def test_print_report_needs_nothing_but_write():
     """A file without `flush` will do."""
     written = []
-    TimerHook().print_report(file=SimpleNamespace(write=written.append))
+    TimerHook().print_report("auto", file=SimpleNamespace(write=written.append))
 
-    assert "".join(written).startswith("ModuleName")
+    assert "".join(written).startswith("TimerHook: there is nothing")
 
 
 # --------------------------------------------------------------------------- scopes and reuse

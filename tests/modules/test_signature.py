@@ -6,7 +6,9 @@ import functools
 from unittest.mock import Mock
 
 import pytest
+from torch import nn
 
+import hookline
 from hookline.errors import HooklineError, HookTypeError
 from hookline.modules.signature import FORWARD, FORWARD_PRE, takes_kwargs
 
@@ -129,3 +131,20 @@ def test_p1_a_signature_that_fits_neither_form_is_refused_with_both_shown(hook, 
 def test_p1_with_kwargs_overrides_the_signature(hook, with_kwargs):
     """Whoever says it is believed, even where the signature says otherwise."""
     assert takes_kwargs(hook, FORWARD_PRE, with_kwargs) is with_kwargs
+
+
+@pytest.mark.parametrize(
+    ("register", "form"),
+    [
+        (hookline.register_full_backward_pre_hook, r"\(module, grad_output\)"),
+        (hookline.register_full_backward_hook, r"\(module, grad_input, grad_output\)"),
+        (hookline.register_module_full_backward_hook, r"\(module, grad_input, grad_output\)"),
+    ],
+)
+def test_p4_a_backward_hook_that_cannot_be_called_is_refused_at_once(register, form):
+    """Not in the backward; one whose signature cannot be read is believed."""
+    target = () if "_module_" in register.__name__ else (nn.ReLU(),)
+    with pytest.raises(HookTypeError, match=rf"\(grad\) does not take {form}"):
+        register(*target, lambda grad: None)
+    for hook in (lambda *args: None, lambda module, *args, more=1: None, max):
+        register(*target, hook).remove()

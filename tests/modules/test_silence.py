@@ -175,6 +175,25 @@ def test_r9_calls_before_and_after_do_not_count(x):
     assert causes(watched) == {"head": "never called"}
 
 
+def test_r9_gradients_from_before_say_nothing(x):
+    """A branch that was taken once, and is not while it is watched, is not bypassed."""
+    net = Net()
+    net(x, branch=True).sum().backward()
+    with watch(net, Forward()) as watched:
+        net(x)
+    assert causes(watched) == {"branch": "not called", "used": "not called"}
+    with watch(net, Forward()) as watched:
+        net(x).sum().backward()
+    assert causes(watched) == {"branch": "not called", "used": "bypassed"}
+    with watch(net, Forward()) as watched:
+        net.zero_grad()
+        net(x).sum().backward()
+    assert causes(watched) == {"branch": "not called", "used": "bypassed"}
+    with watch(net, Forward(), where="branch") as watched:
+        pass
+    assert causes(watched) == {"branch": "never called"}
+
+
 def test_r9_a_branch_that_is_not_taken(x):
     """What is around it ran."""
     net = Net()

@@ -225,3 +225,95 @@ def test_r2_a_model_that_was_never_compiled_is_looked_at_once(x):
         net(x)
         assert not demand.aims
     assert hook.labels == ["enc", "head"]
+
+
+# ------------------------------------------------- functions that are given to torch.compile
+
+
+class Step(nn.Module):
+    """A model of which a method is compiled, that calls a part."""
+
+    def __init__(self):
+        super().__init__()
+        self.free = nn.Linear(4, 4)
+        self.net = Net()
+        self.run = torch.compile(self._run, backend="aot_eager")
+
+    def _run(self, x):
+        return self.net(x)
+
+    def forward(self, x):
+        return self.run(self.free(x))
+
+
+class Decorated(Net):
+    forward = torch.compile(Net.forward, backend="aot_eager")
+
+
+def compiled_function(kind):
+    """What to call, the model, the prefix of the paths inside, and what else runs."""
+    if kind == "method":
+        model = Step()
+        return model, model, "net."
+    if kind == "forward":
+        model = Decorated()
+        return model, model, ""
+    model = Net()
+    if kind == "lambda":
+        return torch.compile(lambda x: model(x) + 1, backend="aot_eager"), model, ""
+    parts = torch.compile(lambda x: model.head(model.enc(x)), backend="aot_eager")
+    return parts, model, ""
+
+
+FUNCTIONS = ("lambda", "parts", "method", "forward")
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_r9_a_compiled_function_is_told_when_it_is_compiled(kind, x):
+    """Once, with all that it hides; and the modules in it are `compiled`, whatever else ran."""
+    called, model, prefix = compiled_function(kind)
+    with capture(model, f"{prefix}enc", f"{prefix}head") as acts:
+        with pytest.warns(hookline.HookWarning, match="capture") as told:
+            called(x)
+        called(x)  # a second warning would be an error
+    message = str(told[0].message)
+    assert len(told) == (2 if kind == "parts" else 1)
+    assert told[0].filename == __file__
+    assert f"{prefix}enc" in "".join(str(each.message) for each in told)
+    assert "torch.compile" in message
+    assert {row.path: row.cause for row in acts.silent()} == {
+        f"{prefix}enc": "compiled",
+        f"{prefix}head": "compiled",
+    }
+
+
+@pytest.mark.parametrize("kind", ["lambda", "parts", "forward"])
+def test_r9_a_function_that_was_compiled_before(kind, x):
+    """No hook was on when it was, and none of the model's modules is seen: that is told too."""
+    called, model, _ = compiled_function(kind)
+    called(x)
+    with watch(model, TimerHook()) as watched:
+        called(x)
+    causes = {row.path: row.cause for row in watched.silent()}
+    assert causes["enc"] == causes["head"] == "compiled"
+
+
+def test_r9_what_is_no_part_of_a_compiled_function_is_never_called(x):
+    """A model that has nothing to do with it has another cause."""
+    called, _, _ = compiled_function("lambda")
+
+    class Other(nn.Module):
+        def forward(self, x):
+            return x
+
+    other = Other()
+    with watch(other, TimerHook()) as watched:
+        called(x)
+    assert [row.cause for row in watched.silent()] == ["never called"]
+
+
+def test_r9_scopes_are_not_told_of_compiled_functions(x):
+    """They take what there is."""
+    called, model, _ = compiled_function("lambda")
+    with TimerHook(), watch(model, Seen()):
+        called(x)

@@ -141,6 +141,17 @@ def test_modules_that_never_run_any_more():
     assert changes(before, after) == [("never called", "", "a"), ("new", "", "new")]
 
 
+def test_what_is_gone_or_never_ran_is_not_finite_again():
+    """Nobody looked at it in the second run."""
+    before = (
+        *modules("", "old", "a", "b"),
+        *(nonfinite_row(path=path) for path in ("old", "a", "b")),
+    )
+    silent = Silent("a", "M", "not called", "why", ("T",), "Net")
+    found = changes(before, (*modules("", "a", "b"), silent))
+    assert found == [("never called", "", "a"), ("gone", "", "old"), ("finite", "", "b")]
+
+
 def test_the_worst_comes_first():
     before = (
         *modules("", "head", "gone"),

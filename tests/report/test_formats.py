@@ -37,6 +37,8 @@ def two(tmp_path):
 def test_r10_an_unknown_ending_is_refused_with_those_that_there_are(run, tmp_path):
     with pytest.raises(HookValueError, match=r"known ending; choose one of \.html, \.json, \.csv"):
         export(run, tmp_path / "run.xlsx")
+    with pytest.raises(HookValueError, match=r"ending; did you mean '\.html'\? Choose one of"):
+        export(run, tmp_path / "run.htm")
 
 
 @pytest.mark.parametrize(

@@ -213,3 +213,323 @@ def test_r5_what_was_promised_keeps_no_hook(reentrant, x):
     assert gone() is None
     with pytest.raises(RecomputeError, match="Double changed the output"):
         loss.backward()
+
+
+# ------------------------------------------------------- hooks that leave the repeat as it is
+
+
+def doubled(model, x):
+    """The gradients where the first layer of a net's first block gives twice its output."""
+    with patch(model, {"blocks.0.up": scale(2.0)}):
+        model(x).sum().backward()
+    return grads(model)
+
+
+class First(ModuleHook):
+    """Doubles the output of the first call that it sees."""
+
+    done = False
+
+    def forward_postprocess(self, call):
+        if not self.done:
+            call.replace(call.out * 2)
+        self.done = True
+
+
+class FirstInput(ModuleHook):
+    done = False
+
+    def forward_preprocess(self, call):
+        if not self.done:
+            call.replace((call.args[0] * 2,))
+        self.done = True
+
+
+def torch_style(module):
+    """A hook in torch's manner that doubles the output of the first call."""
+    done = []
+
+    def double(module, args, output):
+        done.append(True)
+        return output * 2 if len(done) == 1 else None
+
+    return hookline.register_forward_hook(module, double)
+
+
+def torch_style_input(module):
+    done = []
+
+    def double(module, args, kwargs):
+        done.append(True)
+        return ((args[0] * 2,), kwargs) if len(done) == 1 else None
+
+    return hookline.register_forward_pre_hook(module, double)
+
+
+ONCE = {
+    "object": lambda module: add_hook(module, First()),
+    "object-input": lambda module: add_hook(module, FirstInput()),
+    "torch-style": torch_style,
+    "torch-style-input": torch_style_input,
+}
+
+
+@both
+@pytest.mark.parametrize("once", ONCE.values(), ids=ONCE)
+def test_r8_a_hook_that_changes_only_the_first_call(reentrant, once, x):
+    """It is still there, and the repeat is not what the forward was."""
+    _, model = nets(reentrant)
+    with once(model.blocks[0].up):
+        loss = model(x).sum()
+        with pytest.raises(
+            RecomputeError, match=r"changed the (in|out)puts? of blocks\.0\.up.* and does not now"
+        ):
+            loss.backward()
+
+
+@both
+@pytest.mark.parametrize("kind", ["output", "input"])
+def test_r8_hooks_in_torchs_manner(reentrant, kind, x):
+    """Gone at the repeat they are an error that names them; kept, gradients are right."""
+    plain, saving = nets(reentrant)
+
+    def double(module, args, output):
+        return output * 2
+
+    def double_input(module, args):
+        return (args[0] * 2,)
+
+    def register(model):
+        if kind == "input":
+            return hookline.register_forward_pre_hook(model.blocks[0].up, double_input)
+        return hookline.register_forward_hook(model.blocks[0].up, double)
+
+    with register(saving):
+        loss = saving(x).sum()
+    with pytest.raises(RecomputeError, match=rf"double.* changed the {kind}s? of blocks\.0\.up"):
+        loss.backward()
+    saving.zero_grad()
+    for model in (plain, saving):
+        with register(model):
+            model(x).sum().backward()
+    for one, other in zip(grads(plain), grads(saving), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@both
+@pytest.mark.parametrize("kind", ["output", "input"])
+def test_r8_value_hooks(reentrant, kind, x):
+    """Those on a wrapped layer likewise, also where the layer inside is wrapped too."""
+    for inner in (False, True):
+        plain, saving = nets(reentrant)
+        layer, inside = hookline.with_hooks(saving.blocks[0].up)
+        saving.blocks[0].up, outside = hookline.with_hooks(layer)
+        hooks = inside if inner else outside
+
+        def double(hooks):
+            if kind == "input":
+                return hooks.add_forward_pre_hook(lambda x: x * 2)
+            return hooks.add_forward_hook(lambda x, out: out * 2)
+
+        with double(hooks):
+            loss = saving(x).sum()
+        with pytest.raises(RecomputeError, match=f"lambda.* changed the {kind}"):
+            loss.backward()
+        saving.zero_grad()
+        with double(hooks):
+            saving(x).sum().backward()
+        with patch(plain, {"blocks.0.up": scale(2.0, on=kind)}):
+            plain(x).sum().backward()
+        for one, other in zip(grads(plain), grads(saving), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@both
+@pytest.mark.parametrize("on", ["input", "output"])
+def test_r8_hooks_that_rest_during_the_backward(reentrant, on, x):
+    """Inside of `paused()` nothing is changed: so nothing that was is repeated there."""
+    _, model = nets(reentrant)
+    with patch(model, {"blocks.0.up": scale(2.0, on=on)}):
+        loss = model(x).sum()
+        with hookline.paused(), pytest.raises(RecomputeError, match=r"of blocks\.0\.up"):
+            loss.backward()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_r8_what_a_paused_backward_does_not_need_is_no_error(x):
+    """Where the checkpoint stops early, before the changed call, gradients are right."""
+    plain, saving = nets(False)
+    for model in (plain, saving):
+        with patch(model, {"blocks.*.down": scale(3.0)}):
+            loss = model(x).sum()
+            with hookline.paused():
+                loss.backward()
+    for one, other in zip(grads(plain), grads(saving), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+# ---------------------------------------------------------------- it never comes wrongly
+
+
+@both
+def test_r8_a_change_to_other_values_is_a_change(reentrant, x):
+    """Noise that is drawn anew is the affair of the hook."""
+    _, model = nets(reentrant)
+
+    def noise(module, args, out):
+        return out + torch.randn_like(out)
+
+    with (
+        patch(model, {"blocks.1.up": torch.randn_like}),
+        hookline.register_forward_hook(model.blocks[0].up, noise),
+    ):
+        model(x).sum().backward()
+
+
+@both
+def test_r8_what_gives_its_values_back_changes_nothing(reentrant, x):
+    """A hook that returns what it got, or replaces tensors by themselves, may go."""
+
+    class Same(ModuleHook):
+        def forward_preprocess(self, call):
+            call.replace(hookline.Inputs(call.args, dict(call.kwargs)))
+
+        def forward_postprocess(self, call):
+            call.replace(call.out)
+
+    _, model = nets(reentrant)
+    up = model.blocks[0].up
+    with (
+        Same(),
+        hookline.register_forward_hook(up, lambda module, args, out: out),
+        hookline.register_forward_pre_hook(up, lambda module, args: (args[0],)),
+    ):
+        loss = model(x).sum()
+    loss.backward()
+
+
+@both
+def test_r8_hooks_that_the_part_puts_on_itself(reentrant, x):
+    """They come and go with each run of it, so the repeat has its own."""
+    plain, saving = nets(reentrant)
+    block = saving.blocks[0]
+    expected = doubled(plain, x)
+
+    def part(x):
+        with patch(saving, {"blocks.0.up": scale(2.0)}):
+            return block(x)
+
+    def part_with_hook(x):
+        with hookline.register_forward_hook(block.up, lambda module, args, out: out * 2):
+            return block(x)
+
+    for run in (part, part_with_hook):
+        saving.zero_grad()
+        saving.blocks[1](checkpoint(run, x, use_reentrant=reentrant)).sum().backward()
+        for one, other in zip(expected, grads(saving), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+class Twice(nn.Module):
+    """One layer, called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(self.layer(x).tanh()).tanh()
+
+
+class Saving(nn.Module):
+    """A checkpoint of all that a module does; `bare`, without a call of the module itself."""
+
+    def __init__(self, reentrant, *, bare=False):
+        super().__init__()
+        self.inner = Twice()
+        self.reentrant, self.bare = reentrant, bare
+
+    def forward(self, x):
+        run = self.inner.forward if self.bare else self.inner
+        return (
+            run(x) if self.reentrant is None else checkpoint(run, x, use_reentrant=self.reentrant)
+        )
+
+
+def twice(reentrant, edits, x, *, bare=False):
+    """A model with a checkpoint, and the gradients of the edited one without."""
+    torch.manual_seed(0)
+    plain, saving = Saving(None), Saving(reentrant, bare=bare)
+    saving.load_state_dict(plain.state_dict())
+    with patch(plain, edits):
+        plain(x).sum().backward()
+    return saving, grads(plain)
+
+
+SOME = [
+    {"inner.layer": [scale(3.0), scale(2.0, on="input")]},
+    {"inner.layer": scale(3.0, calls=0)},
+    {"inner.layer": scale(3.0, calls=1)},
+    {"inner.layer": scale(3.0, calls=1, on="input")},
+    {"inner.layer": [scale(3.0, calls=1), scale(2.0, calls=0, on="input")]},
+]
+
+
+@both
+@pytest.mark.parametrize("edits", SOME, ids=str)
+def test_r8_one_layer_that_is_called_twice(reentrant, edits, x):
+    """Whichever of its calls are changed, they are when they are repeated."""
+    saving, expected = twice(reentrant, edits, x)
+    with hookline.watch(saving, hookline.module_hooks.TimerHook()), patch(saving, edits):
+        saving(x).sum().backward()
+    for one, other in zip(expected, grads(saving), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("edits", SOME[1:], ids=str)
+def test_r8_one_call_of_two_that_are_not_told_apart(edits, x):
+    """Without a repeated call around them they are not: then it is an error, and no wrong number.
+
+    A reentrant checkpoint tells them apart in any case.
+    """
+    saving, expected = twice(True, edits, x, bare=True)
+    with patch(saving, edits):
+        saving(x).sum().backward()
+    for one, other in zip(expected, grads(saving), strict=True):
+        torch.testing.assert_close(one, other)
+    saving, _ = twice(False, edits, x, bare=True)
+    with patch(saving, edits):
+        loss = saving(x).sum()
+        with pytest.raises(RecomputeError, match=r"does not now|changes more calls now"):
+            loss.backward()
+
+
+class Gelu(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gelu = hookline.FunctionNode(F.gelu)
+
+    def forward(self, x):
+        return self.gelu(x)
+
+
+@both
+def test_r8_hooks_on_a_function_node(reentrant, x):
+    """Kept, they change the repeat; gone, that is told."""
+
+    class Shift(FunctionHook):
+        def forward_postprocess(self, function, in_data):
+            function.replace(function.out + 1)
+
+    model = Gelu()
+    block = nn.Sequential(nn.Linear(4, 4), model, nn.Linear(4, 4))
+
+    def run():
+        return checkpoint(block, x, use_reentrant=reentrant).sum()
+
+    model.gelu.add_hook(Shift())
+    run().backward()
+    loss = run()
+    model.gelu.delete_hook("Shift")
+    with pytest.raises(RecomputeError, match="Shift changed the output of function"):
+        loss.backward()

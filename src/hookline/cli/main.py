@@ -39,7 +39,23 @@ def _command() -> object:
         sys.exit(error.exit_code)
 
 
+class _Commands(click.Group):
+    """The commands; a program in the place of one is told where it goes."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if not args[0].endswith(".py"):
+                raise
+            msg = f"{error.message} To run a program: hookline run {args[0]}"
+            raise click.UsageError(msg, ctx) from error
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
     Examples:

@@ -11,7 +11,7 @@ from hookline.report.terminal import print_run
 from hookline.runs import Run
 
 if TYPE_CHECKING:
-    from hookline.cli.run import Options
+    from hookline.cli.options import Options
 
 
 def report(kept: Rank, options: Options, stderr: TextIO, say: Callable[[str], None]) -> None:

@@ -7,20 +7,18 @@ import os
 import sys
 import traceback
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from hookline.cli.options import Options
 from hookline.cli.script import Program, ProgramError
-from hookline.errors import HookValueError
-from hookline.report.formats import FORMATS, check_run_file, is_known
+from hookline.report.formats import FORMATS
 
 if TYPE_CHECKING:
     from hookline.record.live import Live
-    from hookline.record.measures import Level
     from hookline.record.writer import Writer
 
 MEASURES = {
@@ -115,54 +113,6 @@ def run(program: str, args: tuple[str, ...], *, as_module: bool, **options: Any)
     found.check()
     command = [*(["-m"] if as_module else []), program, *args]
     return Start(Program.from_args(program, args, as_module=as_module), found.absolute(), command)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for; the fields are the options of `run`."""
-
-    measures: tuple[str, ...]
-    level: Level
-    where: tuple[str, ...]
-    every: int
-    outputs: tuple[str, ...]
-    tensorboard: str | None
-    live: bool
-
-    def check(self) -> None:
-        """Refuse what can't be written, before the program runs.
-
-        Raises:
-            UsageError: it can't.
-        """
-        for path in map(Path, self.outputs):
-            try:
-                check_run_file(path)
-            except HookValueError as error:
-                msg = f"-o {error}"
-                raise click.UsageError(msg) from error
-            if not path.absolute().parent.is_dir():
-                msg = f"-o {path}: there is no folder {path.absolute().parent}"
-                raise click.UsageError(msg)
-        if len(self.files) > 1:
-            msg = f"-o {self.files[1]}: a run is kept in one file, and {self.files[0]} is given too"
-            raise click.UsageError(msg)
-
-    def absolute(self) -> Options:
-        """The same, with paths that the program can't change the meaning of by `os.chdir`."""
-        outputs = tuple(str(Path(path).absolute()) for path in self.outputs)
-        folder = None if self.tensorboard is None else str(Path(self.tensorboard).absolute())
-        return replace(self, outputs=outputs, tensorboard=folder)
-
-    @property
-    def files(self) -> list[Path]:
-        """The run files that were asked for."""
-        return [Path(path) for path in self.outputs if not is_known(path)]
-
-    @property
-    def exports(self) -> list[Path]:
-        """The other files."""
-        return [Path(path) for path in self.outputs if is_known(path)]
 
 
 class Start:

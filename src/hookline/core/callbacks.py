@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from difflib import get_close_matches
+from inspect import signature
+from types import FunctionType
 from typing import Final
 
 from hookline.core.caller import caller_level
@@ -38,6 +40,28 @@ def warn_of_slips(cls: type, level: type) -> None:
             warnings.warn(msg + did_you_mean(found), HookWarning, stacklevel=caller_level())
 
 
+def warn_of_signatures(cls: type, level: type) -> None:
+    """Warn of callbacks that a class defines and that cannot be called with what they get.
+
+    Args:
+        cls: the class of a hook, new.
+        level: the base class of its level, which shows what they get.
+    """
+    for name in CALLBACKS.values():
+        callback = vars(cls).get(name)
+        if isinstance(callback, FunctionType):
+            given, expected = signature(callback), signature(getattr(level, name))
+            try:
+                given.bind(*expected.parameters)
+            except TypeError:
+                gets = ", ".join(expected.parameters)
+                msg = (
+                    f"{cls.__name__}.{name}{given} will fail: that of a {level.__name__} gets "
+                    f"({gets})"
+                )
+                warnings.warn(msg, HookWarning, stacklevel=caller_level())
+
+
 def warn_of_idle(cls: type, level: type) -> None:
     """Warn of a hook that has no callback, where methods of it look as if they were meant for some.
 
@@ -53,8 +77,9 @@ def warn_of_idle(cls: type, level: type) -> None:
     ]
     if meant:
         msg = (
-            f"{cls.__name__} has no callback, so it does nothing; {', '.join(meant)} is never "
-            f"called. Callbacks are {', '.join(CALLBACKS.values())}"
+            f"{cls.__name__} has no callback, so it does nothing; {', '.join(meant)} "
+            f"{'is' if len(meant) == 1 else 'are'} never called. "
+            f"Callbacks are {', '.join(CALLBACKS.values())}"
         )
         warnings.warn(msg, HookWarning, stacklevel=caller_level())
 

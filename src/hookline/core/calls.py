@@ -50,6 +50,14 @@ class Root(Protocol):
     """The paths of each module in it."""
 
 
+class NamedRoot:
+    """A root of which only the name is left, as in a file or a copy; another may share it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seats: dict[Any, tuple[str, ...]] = {}
+
+
 class Pass:
     """One outermost forward of a root, and the backwards of what it made.
 
@@ -62,12 +70,14 @@ class Pass:
             in the list is the call index.
         functions: the same for each function that a module calls, by module path and name.
         totals: how many calls there were of each function that no module calls, by name.
+        changed: the indexes of the calls that hooks changed, by `Call.counted` and the phase.
         opener: the key whose call began the pass.
         backwards: how often a backward run had begun or ended in the thread before.
     """
 
     __slots__ = (
         "backwards",
+        "changed",
         "functions",
         "mode",
         "number",
@@ -90,6 +100,16 @@ class Pass:
         self.starts: dict[object, list[int]] = {}
         self.functions: dict[object, list[int]] = {}
         self.totals: dict[str, int] = {}
+        self.changed: dict[object, set[int]] = {}
+
+    def calls_of(self, counted: object) -> int:
+        """How many calls there were so far of what is counted by a key; see `Call.counted`."""
+        starts = self.starts.get(counted) or self.functions.get(counted)
+        return len(starts) if starts else self.totals.get(counted, 0)  # type: ignore[call-overload]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Elsewhere there are none of its calls; what is kept of them still says which pass it was.
+        return Pass, (self.root, self.number, self.step, self.mode, None, 0)
 
 
 class InPass:
@@ -141,7 +161,7 @@ class Call(InPass):
         thread: the number of the thread that it runs in.
         now: the thread's time in nanoseconds at this event, without what hooks took (for hooks
             with `timed`).
-        changed: whether a hook object changed its inputs or output.
+        changed: where hooks changed it: its inputs at `forward_pre`, its output at `forward`.
         start, stop: the autograd nodes that the call made have sequence numbers in this range.
     """
 
@@ -156,7 +176,7 @@ class Call(InPass):
     start: int = 0
     stop: int = 0
     thread: int = 0
-    changed: bool = False
+    changed: tuple[Phase, ...] = ()
     args: Any = None
     kwargs: Any = None
     out: Any = None
@@ -167,6 +187,11 @@ class Call(InPass):
     @property
     def identity(self) -> object:
         """What all calls of one module have in common, or of one function in it."""
+        raise NotImplementedError  # each level has its own
+
+    @property
+    def counted(self) -> object:
+        """The key by which such calls are counted in their pass."""
         raise NotImplementedError  # each level has its own
 
     def describe(self) -> str:

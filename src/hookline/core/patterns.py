@@ -110,6 +110,19 @@ def split_address(text: str) -> tuple[str, FunctionPattern] | None:
     return match["path"], FunctionPattern(match["name"], None if index is None else int(index))
 
 
+def check_pattern(text: str) -> None:
+    """Refuse a pattern or address that is not well formed, before there is any model.
+
+    Raises:
+        SelectionError: it is not.
+
+    Example:
+        >>> check_pattern("layers.*.attn:softmax")
+    """
+    address = split_address(text)
+    PathPattern.of(text if address is None else address[0])
+
+
 def _segments(text: str) -> list[str]:
     return text.split(".") if text else []
 

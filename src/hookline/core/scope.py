@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
 from weakref import ref
 
-from hookline.core.callbacks import CALLBACKS, warn_of_idle, warn_of_slips
+from hookline.core.callbacks import CALLBACKS, warn_of_idle, warn_of_signatures, warn_of_slips
 from hookline.core.entry import Entry
 from hookline.core.handle import HookHandle
 from hookline.core.phases import Phase
@@ -49,6 +49,7 @@ class HookObject:
         if "name" not in vars(cls):
             cls.name = cls.__name__
         warn_of_slips(cls, _level_of(cls))
+        warn_of_signatures(cls, _level_of(cls))
 
     @property
     def level(self) -> type[HookObject]:

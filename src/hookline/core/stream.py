@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
-print_tables: Callable[[str, Iterable[Any], Any], None]
-"""Prints the rows of a hook, given its name, them and a file, or None for standard output.
+print_tables: Callable[[str, Iterable[Any], str, Any], None]
+"""Prints the rows of a hook, given its name, them, the end of a sentence that says why there may be
+none, and a file, or None for standard output.
 
 Tables are a matter of reports, which stand on a floor above: the top of the package, which knows
 all floors, puts it here.

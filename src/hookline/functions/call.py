@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import ref
 
 from torch import Tensor
 
 from hookline.core.calls import Call, Inputs
 from hookline.core.phases import Phase
 from hookline.errors import HookTypeError, HookValueError
-from hookline.torch_base.promises import note_change
+from hookline.torch_base.promises import is_other, note_change
 from hookline.torch_base.tree import Tree, describe, tensors
 
 if TYPE_CHECKING:
     from hookline.core.entry import Entry
     from hookline.core.handle import HookHandle
+    from hookline.core.registry import HookRegistry
     from hookline.functions.node import FunctionNode
     from hookline.functions.window import FunctionWindow
 
@@ -65,6 +68,12 @@ class FunctionCall(Call):
         return None if caller is None else caller.key, self.name
 
     @property
+    def counted(self) -> tuple[str | None, str] | str:
+        """The module's path and the name; outside of modules, the name."""
+        path = self.module_path
+        return self.name if path is None else (path, self.name)
+
+    @property
     def module_path(self) -> str | None:
         """The path of the module whose forward called it; None outside any."""
         return self.own_path if self.parent is None else getattr(self.parent, "path", None)
@@ -100,8 +109,9 @@ class FunctionCall(Call):
                 dtype or device.
         """
         if self.phase is Phase.FORWARD_PRE:
+            before = self.args, self.kwargs
             self._replace_inputs(value)
-            note_change(self, self.phase, _register)
+            self._note_if(is_other((self.args, self.kwargs), before), self.phase)
         elif self.phase is Phase.FORWARD:
             if self.out is None:
                 msg = (
@@ -109,9 +119,9 @@ class FunctionCall(Call):
                     "function.outputs, or replace the inputs at forward_pre"
                 )
                 raise HookValueError(msg)
+            self._note_if(is_other(value, self.out), self.phase)
             self.out = value
             self.outputs = tuple(tensors(value))
-            note_change(self, self.phase, _register)
         elif self.phase is Phase.BACKWARD_PRE:
             assert self.window is not None
             self.window.replace_out(self._as_many(value, self.count, "gradients of outputs"))
@@ -121,6 +131,11 @@ class FunctionCall(Call):
                 "the output at forward, gradients of outputs at backward_pre"
             )
             raise HookValueError(msg)
+
+    def _note_if(self, changes: object, phase: Phase) -> None:
+        if changes:
+            node = None if self.node is None else ref(self.node.registry)
+            note_change(self, phase, partial(_register_on, node))
 
     def _replace_inputs(self, value: object) -> None:
         if isinstance(value, Inputs):
@@ -156,7 +171,9 @@ class FunctionCall(Call):
         return f"<FunctionCall {self.label}{phase}>"
 
 
-def _register(entry: Entry) -> HookHandle:
-    from hookline.functions.places import everywhere  # behind all hooks that could make the change
+def _register_on(node: ref[HookRegistry] | None, entry: Entry) -> HookHandle | None:
+    """Register behind all hooks for functions, and those of a node."""
+    from hookline.functions.places import everywhere
 
-    return everywhere.add(entry)
+    registry = everywhere if node is None else node()
+    return None if registry is None else registry.add(entry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import torch
@@ -15,7 +16,7 @@ from hookline.core.thread import module_switch
 from hookline.functions.call import Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.capture import Capture
-from hookline.hooks.capturing import Capturing, HoldOptions
+from hookline.hooks.capturing import Capturing, HoldOptions, check_options
 from hookline.hooks.watches import Watches
 from hookline.torch_base.given import Given
 from hookline.torch_base.readable import readable
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from hookline.functions.call import FunctionCall
 
 _FUNCTION: Final = "scaled_dot_product_attention"
+_SEEN: Final = (
+    f"Weights are seen where a module calls {_FUNCTION} itself: with transformers, by "
+    "attn_implementation='sdpa'; nn.MultiheadAttention, which calls it inside of another function, "
+    "gives its own: need_weights=True"
+)
 
 
 class AttentionHook(Capturing, FunctionHook):
@@ -83,16 +89,15 @@ class AttentionCapture(Capture):
 
         Where all modules were selected, most have no attention; these are no reason for a row.
         """
-        return [] if self.everything and len(self) else super().silent()
+        return [] if self.everything and len(self) else self._never()
+
+    def _never(self) -> list[Silent]:
+        return [replace(row, advice=f"{row.advice}. {_SEEN}") for row in super().silent()]
 
     def _why(self, name: str) -> str:
-        for row in super().silent():
+        for row in self._never():
             if row.path == f"{name}:{_FUNCTION}":
-                return (
-                    f": {row.cause}; {row.advice}. Weights are seen where a module calls "
-                    f"{_FUNCTION} itself: with transformers, by attn_implementation='sdpa'; "
-                    "nn.MultiheadAttention gives its own with need_weights=True"
-                )
+                return f": {row.cause}; {row.advice}"
         return super()._why(name)
 
 
@@ -144,6 +149,7 @@ def attention(
         tensor([[[0.5000, 0.5000],
                  [0.5000, 0.5000]]])
     """
+    check_options("attention", options, HoldOptions.__annotations__)
     hook = AttentionHook(**options)
     with module_switch.held():
         given = Given(check_model(model))

@@ -203,6 +203,12 @@ class Judge:
         cause = (given_bad or [user for user, _ in uses])[-1:]
         self.grad_output(call, look, cause[0].label if cause else "")
 
+    def old_gradient(self, call: Any, name: str, look: Look) -> None:
+        """Judge a gradient of a parameter that no backward made which was watched."""
+        leaf, found = f"{name}.grad", look.examine()
+        if found is not None and not self._allow(call, leaf, look.tensor):
+            self._report(call, "backward", (PROPAGATOR, "an earlier backward"), leaf, found)
+
     def parameter_gradient(self, call: Any, name: str, look: Look) -> None:
         """Judge a gradient that a backward has left at a parameter."""
         self._made(call, f"{name}.grad", look)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from torch import nn
 
@@ -13,10 +13,18 @@ from hookline.core.thread import module_switch
 from hookline.errors import HookValueError
 from hookline.functions.call import Tensors
 from hookline.functions.hook import FunctionHook
-from hookline.hooks.capturing import CaptureOptions, Capturing, Goal, StopForward
+from hookline.hooks.capturing import (
+    CaptureOptions,
+    Capturing,
+    Goal,
+    StopForward,
+    check_options,
+    gradients_in,
+)
 from hookline.hooks.store import Captures, Place, Store, near_or_all
 from hookline.hooks.watches import Watches
 from hookline.modules.hook import ModuleHook
+from hookline.modules.silence import NO_GRADIENT
 from hookline.modules.targets import can_be_called
 from hookline.torch_base.given import Given
 from hookline.torch_base.select import Pattern, check_model, selection_in
@@ -162,14 +170,28 @@ class Capture(Captures):
         self._watches = watches
         self._selected = selected
         self._goal = goal
+        self.asked: frozenset[str] = frozenset()
+        """The gradients that were asked for by name."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Captures, (self._store,)  # elsewhere there is nothing to be closed
 
     def close(self) -> None:
         """Stop capturing; what was captured stays. A second call does nothing."""
         self._watches.close()
 
     def silent(self) -> list[Silent]:
-        """What was selected but never called while the capture was active, with likely causes."""
-        return self._watches.silent()
+        """What was selected but never called while the capture was active, with likely causes.
+
+        With `what="grad"` or `"grad_input"`, also that of which no such gradient came; `hooks` then
+        names it.
+        """
+        return self._watches.silent() + [
+            Silent(name, entry.type, *NO_GRADIENT, (kind,), entry.root)
+            for name, entry in self.items()
+            for kind in sorted(self.asked)
+            if entry.held and not any(kind in call.values for call in entry)
+        ]
 
     def _why(self, name: str) -> str:
         """Why nothing was captured under a name, as the end of an error's text."""
@@ -252,13 +274,17 @@ def capture(
         >>> acts["0"].output.shape, acts["0"].grad.shape
         (torch.Size([2, 4]), torch.Size([2, 4]))
     """
+    check_options("capture", options, CaptureOptions.__annotations__)
     if stop:
         _check_stop(options)
+    asked = gradients_in(options.get("what", ()))
     options.setdefault("what", "output" if stop else ("output", "grad"))
     with module_switch.held():
         given = Given(check_model(model))
         selection = selection_in(model, given.root.seats, patterns)
-        return _capturing(given, selection, options, stop=stop)
+        made = _capturing(given, selection, options, stop=stop)
+    made.asked = asked
+    return made
 
 
 def _capturing(

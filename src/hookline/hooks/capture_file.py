@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hookline._version import __version__
-from hookline.core.calls import Pass
+from hookline.core.calls import NamedRoot, Pass
 from hookline.errors import CaptureError
 from hookline.hooks.captured import Captured
 from hookline.hooks.captured_call import About, CapturedCall
@@ -156,14 +156,6 @@ def _check_storable(tensor: Tensor, path: str) -> None:
         raise CaptureError(msg)
 
 
-class _LoadedRoot:
-    """A root of which only the name is left; another may share it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.seats: dict[Any, tuple[str, ...]] = {}
-
-
 def load_capture(
     path: str | os.PathLike[str], device: torch.device | str | int = "cpu"
 ) -> Captures:
@@ -233,7 +225,7 @@ class _Reader:
 
     def store(self, content: dict[str, Any]) -> Store:
         store = Store()
-        roots = [_LoadedRoot(name) for name in content["roots"]]
+        roots = [NamedRoot(name) for name in content["roots"]]
         for saved in content["entries"]:
             root = roots[saved["root"]]
             about = About(saved["name"], saved["type"], tuple(saved["paths"]))
@@ -241,7 +233,7 @@ class _Reader:
             entry.held.extend(self._call(entry, root, call) for call in saved["calls"])
         return store
 
-    def _call(self, entry: Captured, root: _LoadedRoot, saved: dict[str, Any]) -> CapturedCall:
+    def _call(self, entry: Captured, root: NamedRoot, saved: dict[str, Any]) -> CapturedCall:
         running = Pass(root, saved["pass"], saved["step"], saved["mode"], None, 0)
         running = self._passes.setdefault((id(root), running.number), running)
         call = CapturedCall(entry.about, running, saved["index"], bare=saved["bare"])

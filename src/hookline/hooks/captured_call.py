@@ -10,7 +10,7 @@ from hookline.core.calls import InPass, Pass
 from hookline.errors import CaptureError
 from hookline.hooks.keep import Versions, bytes_of, given_back
 from hookline.modules.replace import GradInput, bare_or_inputs
-from hookline.torch_base.tree import describe, leaves
+from hookline.torch_base.tree import describe, leaves, map_tensors
 
 What: TypeAlias = Literal["input", "output", "grad", "grad_input"]
 KINDS: tuple[What, ...] = ("input", "output", "grad", "grad_input")
@@ -59,6 +59,12 @@ class CapturedCall(InPass):
         self.bare = bare
         self.values: dict[str, Any] = {}
         self.versions: dict[str, Versions] | None = None
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        state = {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
+        # No graph can be copied, and nobody else writes into the copies.
+        values = {what: map_tensors(_without_graph, value) for what, value in self.values.items()}
+        return None, {**state, "values": values, "versions": None}
 
     def put(self, what: What, kept: Any, versions: Versions | None) -> None:
         """Hold what was captured of one kind."""
@@ -165,3 +171,7 @@ class CapturedCall(InPass):
     def __repr__(self) -> str:
         shown = ", ".join(f"{what} {describe(value)}" for what, value in self.values.items())
         return f"<CapturedCall {self.describe()}: {shown}>"
+
+
+def _without_graph(tensor: Tensor) -> Tensor:
+    return tensor.detach() if tensor.requires_grad else tensor

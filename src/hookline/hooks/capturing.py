@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 from weakref import WeakKeyDictionary, ref
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 
 from hookline.core.calls import Key
 from hookline.core.notes import control_flow
-from hookline.core.patterns import FunctionPattern
+from hookline.core.patterns import FunctionPattern, did_you_mean
 from hookline.core.phases import Phase
+from hookline.core.travel import MadeAnew
 from hookline.errors import CaptureError, HookTypeError, HookValueError
 from hookline.hooks.captured_call import KINDS, About, CapturedCall, What
 from hookline.hooks.keep import Keep
@@ -104,7 +106,26 @@ class CaptureOptions(HoldOptions, total=False):
     keep_graph: bool
 
 
-class Capturing:
+def check_options(verb: str, given: Mapping[str, object], known: Collection[str]) -> None:
+    """Refuse options that there are not.
+
+    Args:
+        verb: what was called.
+        given: the options.
+        known: the names of those that there are.
+
+    Raises:
+        HookTypeError: there is no such option; the message gives near names, or all.
+    """
+    for name in given:
+        if name not in known:
+            near = did_you_mean(get_close_matches(name, known, 1))
+            options = near or f"; its options are {', '.join(known)}"
+            msg = f"{verb} takes no {name}={options}"
+            raise HookTypeError(msg)
+
+
+class Capturing(MadeAnew):
     """What the capture hooks of both levels have in common."""
 
     needs_grad_input: bool = False
@@ -242,6 +263,12 @@ def _checked(what: Any) -> frozenset[str]:
         msg = f"what={what!r} is unknown; choose one or several of {', '.join(map(repr, KINDS))}"
         raise HookValueError(msg)
     return frozenset(several)
+
+
+def gradients_in(what: Any) -> frozenset[str]:
+    """The gradients among what is to be captured, if that is well formed."""
+    several = {what} if isinstance(what, str) else set(what) if _is_collection(what) else set()
+    return frozenset(several & {"grad", "grad_input"})
 
 
 def _is_collection(value: object) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from hookline.core import stream
+from hookline.core.travel import MadeAnew
 
 
 class Meter(Protocol):
@@ -24,7 +25,11 @@ RowT = TypeVar("RowT")
 MeterT = TypeVar("MeterT", bound=Meter)
 
 
-class Measuring(Generic[RowT, MeterT]):
+NOTHING: Final = ": no call was measured"
+"""Why there is nothing to print, where nothing better is known."""
+
+
+class Measuring(MadeAnew, Generic[RowT, MeterT]):
     """A hook that gives what it measured as rows, and prints tables of them."""
 
     name: str
@@ -42,10 +47,14 @@ class Measuring(Generic[RowT, MeterT]):
         """Forget what was measured."""
         self._meter.reset()
 
+    def _why_empty(self) -> str:
+        """Why there may be nothing to print, as the end of a sentence."""
+        return NOTHING
+
     def print_report(self, file: Any = None) -> None:
         """Print tables of what was measured, those of `hookline show`.
 
         Args:
             file: where to; standard output by default.
         """
-        stream.print_tables(self.name, self.all_rows(), file)
+        stream.print_tables(self.name, self.all_rows(), self._why_empty(), file)

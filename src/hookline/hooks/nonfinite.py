@@ -89,6 +89,9 @@ class ModuleNonFiniteHook(Watcher, ModuleHook):
         if self._forward and vars(call.module).get("inplace"):
             self._look_before([tensor for _, tensor in named], state)
         if self._backward and torch.is_grad_enabled():
+            for name, parameter in parameters_of(call.key()).items():
+                if parameter is not None:
+                    self._meet(call, name, parameter)
             peek(call, named, self, ModuleNonFiniteHook._peeked)
 
     def forward_postprocess(self, call: ModuleCall) -> None:
@@ -185,6 +188,10 @@ class FunctionNonFiniteHook(Watcher, FunctionHook):
                 self._look_before(written, state)
         if self._backward and torch.is_grad_enabled():
             self._judge.state(function).edges = edges_of(in_data)
+            for place, tensor in enumerate(in_data):
+                if tensor is not None and tensor.is_leaf and tensor.requires_grad:
+                    name = partial(name_around, function, tensor, f"in_data[{place}]")
+                    self._meet(function, name, tensor)
 
     def forward_postprocess(self, function: FunctionCall, in_data: Tensors) -> None:
         """Look at the outputs."""

@@ -12,6 +12,7 @@ from hookline.core.calls import Key
 from hookline.core.patterns import FunctionPattern
 from hookline.core.records import Silent
 from hookline.core.thread import module_switch
+from hookline.core.travel import StaysHere
 from hookline.errors import HookTypeError, HookValueError
 from hookline.hooks.changes import EditLike, edits_of
 from hookline.hooks.editing import Edit
@@ -45,7 +46,7 @@ class PatchedEdit(NamedTuple):
         return f"{self.path!r}: {self.edit!r}"
 
 
-class Patch:
+class Patch(StaysHere):
     """Edits of what flows through a model, until it is closed; `patch` gives it."""
 
     def __init__(self, placed: Iterable[Placed], watches: Watches) -> None:

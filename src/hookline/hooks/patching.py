@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hookline.core.phases import Phase
 from hookline.core.records import Silent
+from hookline.core.travel import MadeAnew
 from hookline.errors import HookValueError
 from hookline.hooks.arguments import parameter_names
 from hookline.hooks.changes import edits_of
@@ -68,7 +69,7 @@ Planned = Callable[[Any], Sequence[Placed]]
 """The edits for a call."""
 
 
-class Patching:
+class Patching(MadeAnew):
     """What the patch hooks of both levels have in common."""
 
     watched_phases: Collection[Phase] | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hookline.core.stream import Writable, print_to
+from hookline.core.travel import MadeAnew
 from hookline.functions.call import FunctionCall, Tensors
 from hookline.functions.hook import FunctionHook
 from hookline.hooks.values import value_text
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from hookline.modules.call import ModuleCall
 
 
-class Printer:
+class Printer(MadeAnew):
     """What the printers of both levels have in common."""
 
     def __init__(self, file: Writable | None = None) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from hookline.core.travel import MadeAnew
 from hookline.errors import HookValueError
 from hookline.hooks.brackets import FunctionBrackets, ModuleBrackets
 
 
-class Ranges:
+class Ranges(MadeAnew):
     """What the range hooks of both levels have in common."""
 
     def __init__(self, *, nvtx: bool = False) -> None:

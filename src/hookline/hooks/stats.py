@@ -53,6 +53,15 @@ class Statistics(Measuring[StatsRow, Tally]):
         self._scale = LossScale(scaler)
         self._scaled: tuple[Pass | None, float] = None, 1.0
 
+    def _why_empty(self) -> str:
+        if self.every == 1:
+            return super()._why_empty()
+        return (
+            f": every={self.every} measures passes 0, {self.every}, {2 * self.every} …, counted "
+            "for each root since hookline first saw it, and none of these was seen; every=1 "
+            "measures all"
+        )
+
     def _is_due(self, call: Any) -> bool:
         return not call.running.number % self.every
 

@@ -7,7 +7,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from hookline.core.calls import Root
 from hookline.core.patterns import did_you_mean, split_address
@@ -71,6 +71,10 @@ class Store:
         self._held = self._cleared = 0
         self._lock: Final = threading.Lock()
         self._named: tuple[tuple[int, int], dict[str, Captured]] = (0, 0), {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What is captured from here on goes into this one.
+        return Store, (), (None, {"entries": dict(self.entries), "dropped": self.dropped})
 
     def entry(self, root: Root, about: About) -> Captured:
         """The place for the calls of one module or function."""

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from hookline.core.stream import Writable, print_to
 from hookline.errors import HookValueError
+from hookline.hooks.measuring import NOTHING
 
 Unit: TypeAlias = Literal["sec", "ms", "us", "ns", "auto", "auto_foreach"]
 UNITS: Final = {"sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -29,7 +30,10 @@ def print_times(
     if unit not in (*UNITS, "auto", "auto_foreach"):
         msg = f"{unit!r} is no unit; choose one of {', '.join(UNITS)}, auto or auto_foreach"
         raise HookValueError(msg)
-    longest = max((row["elapsed_time"] for row in summary.values()), default=0.0)
+    if not summary:
+        print_to(file, f"TimerHook: there is nothing to show{NOTHING}\n")
+        return
+    longest = max(row["elapsed_time"] for row in summary.values())
     shown = _fitting(longest) if unit == "auto" else unit
     rows = [(title, "ElapsedTime", "Occurrence", "SelfTime", "Forward", "Backward")]
     rows += [_cells(name, row, shown) for name, row in summary.items()]

@@ -128,6 +128,22 @@ class ModuleTimerHook(Timer, ModuleBrackets):
     name = "TimerHook"
     _title = "ModuleName"
 
+    def print_report(self, unit: Unit | None = None, file: Writable | None = None) -> None:
+        """Print what was measured: the table of `hookline show`, or times by name in one unit.
+
+        Args:
+            unit: as for functions, for the columns of Chainer's `TimerHook` in that unit; None
+                for the table, a row for each module, mode and direction.
+            file: where to; standard output by default.
+
+        Raises:
+            HookValueError: the unit is unknown.
+        """
+        if unit is not None:
+            super().print_report(unit, file)
+        else:
+            Measuring.print_report(self, file)
+
 
 class FunctionTimerHook(Timer, FunctionBrackets):
     """Measures the forward and backward time of functions.

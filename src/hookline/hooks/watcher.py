@@ -10,6 +10,7 @@ from weakref import ref
 
 from torch import Tensor
 
+from hookline.core.caller import caller_level
 from hookline.core.calls import Call
 from hookline.core.phases import Phase
 from hookline.core.records import NonFiniteRow
@@ -62,6 +63,7 @@ class Watcher(Measuring[NonFiniteRow, Findings]):
         self._line = Line()
         self._judge = Judge(self._meter, self._report, masks=allow_inf_mask, allow=allowance(allow))
         self._bad_parameters = Remembered()
+        self._met = Remembered()
         self._registered = 0
         self._direction = ""
         self._latest: Callable[[], Tensor | None] = lambda: None
@@ -86,6 +88,9 @@ class Watcher(Measuring[NonFiniteRow, Findings]):
         self._overflows.settle()
         return super().rows()
 
+    def _why_empty(self) -> str:
+        return ": nothing was found that is not finite"
+
     @property
     def times(self) -> int:
         """In how many calls something was found so far; waits for no device."""
@@ -97,6 +102,7 @@ class Watcher(Measuring[NonFiniteRow, Findings]):
         self._overflows.clear()
         self._meter.reset()
         self._bad_parameters.clear()
+        self._met.clear()
 
     # Registration.
 
@@ -190,6 +196,18 @@ class Watcher(Measuring[NonFiniteRow, Findings]):
         else:
             then(Look(leaf, tensor, finite=False))
 
+    def _meet(self, call: Any, name: str | Callable[[], str], parameter: Tensor) -> None:
+        """Look at the gradient that a parameter had before any backward that was watched."""
+        if parameter in self._met:
+            return
+        self._met.add(parameter)
+        gradient = parameter.grad
+        values = None if gradient is None else readable(gradient)
+        if values is not None and not self._waits(values) and not is_finite(values):
+            self._bad_parameters.add(parameter)
+            full = name if isinstance(name, str) else name()
+            self._judge.old_gradient(call, full, Look("grad", gradient, finite=False))
+
     def _look_at_parameter(
         self, call: Any, name: str | Callable[[], str], parameter: Tensor
     ) -> None:
@@ -226,7 +244,7 @@ class Watcher(Measuring[NonFiniteRow, Findings]):
         elif self._action == "raise":
             raise NonFiniteError(in_words(row), row)
         elif self._action == "warn" and new and (finding.is_origin or len(self._meter) == 1):
-            warnings.warn(in_words(row), RuntimeWarning, stacklevel=2)
+            warnings.warn(in_words(row), RuntimeWarning, stacklevel=caller_level())
 
     def _missed(self, finding: Finding, optimizer: str) -> None:
         """An optimizer goes ahead with gradients that the scaler was relied on to catch."""
@@ -235,4 +253,4 @@ class Watcher(Measuring[NonFiniteRow, Findings]):
         if self._action == "raise":
             raise NonFiniteError(msg, finding.row)
         if self._action == "warn":
-            warnings.warn(msg, RuntimeWarning, stacklevel=2)
+            warnings.warn(msg, RuntimeWarning, stacklevel=caller_level())

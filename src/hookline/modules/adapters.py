@@ -10,8 +10,14 @@ from hookline.core.entry import Callback
 from hookline.core.names import hook_name
 from hookline.errors import HookTypeError
 from hookline.modules.call import ModuleCall
-from hookline.modules.replace import new_inputs, new_output
-from hookline.modules.signature import FORWARD, FORWARD_PRE, takes_kwargs
+from hookline.modules.signature import (
+    BACKWARD,
+    BACKWARD_PRE,
+    FORWARD,
+    FORWARD_PRE,
+    check_takes,
+    takes_kwargs,
+)
 from hookline.torch_base.tree import describe
 
 
@@ -23,14 +29,14 @@ def forward_pre(hook: Callable[..., Any], *, with_kwargs: bool | None) -> Callba
         def plain(call: ModuleCall) -> None:
             value = hook(call.module, call.args)
             if value is not None:
-                call.args, call.kwargs = new_inputs(call, value, name)
+                call.put_inputs(value, name)
 
         return plain
 
     def complete(call: ModuleCall) -> None:
         value = hook(call.module, call.args, call.kwargs)
         if value is not None:
-            call.args, call.kwargs = new_inputs(call, _as_inputs(value), name)
+            call.put_inputs(_as_inputs(value), name)
 
     return complete
 
@@ -52,20 +58,21 @@ def forward(hook: Callable[..., Any], *, with_kwargs: bool | None) -> Callback:
         def plain(call: ModuleCall) -> None:
             value = hook(call.module, call.args, call.out)
             if value is not None:
-                call.out = new_output(call, value, name)
+                call.put_output(value, name)
 
         return plain
 
     def complete(call: ModuleCall) -> None:
         value = hook(call.module, call.args, call.kwargs, call.out)
         if value is not None:
-            call.out = new_output(call, value, name)
+            call.put_output(value, name)
 
     return complete
 
 
 def backward_pre(hook: Callable[..., Any]) -> Callback:
     """A backward pre-hook, which may replace the gradients of the outputs."""
+    check_takes(hook, BACKWARD_PRE)
     name = f"backward pre-hook {hook_name(hook)}"
 
     def callback(call: ModuleCall) -> None:
@@ -81,6 +88,7 @@ def backward_pre(hook: Callable[..., Any]) -> Callback:
 
 def backward(hook: Callable[..., Any]) -> Callback:
     """A backward hook, which may replace those of the inputs."""
+    check_takes(hook, BACKWARD)
     name = f"backward hook {hook_name(hook)}"
 
     def callback(call: ModuleCall) -> None:

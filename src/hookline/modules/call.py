@@ -5,15 +5,16 @@ from __future__ import annotations
 import inspect
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch import nn
 
 from hookline.core.calls import Call, Inputs, Key
 from hookline.core.phases import Phase
 from hookline.errors import HookTypeError, HookValueError
 from hookline.modules.replace import GradInput, new_gradients, new_inputs, new_output
-from hookline.torch_base.promises import note_change
+from hookline.torch_base.promises import is_other, note_change
 from hookline.torch_base.tree import describe
 from hookline.torch_base.wrappers import type_name
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from hookline.core.registry import HookRegistry
     from hookline.modules.window import ModuleWindow
     from hookline.torch_base.outline import Outline
+
+_is_compiling: Final = torch.compiler.is_dynamo_compiling  # what is traced notes nothing
 
 
 class ModuleCall(Call):
@@ -84,6 +87,11 @@ class ModuleCall(Call):
         return self.key
 
     @property
+    def counted(self) -> Key[nn.Module]:
+        """The module that was called."""
+        return self.key
+
+    @property
     def keys(self) -> tuple[Key[nn.Module], ...]:
         """What the call may be known by: the module called, and that which a region was made of."""
         return (self.key,) if self.region is None else (self.key, self.region)
@@ -131,11 +139,9 @@ class ModuleCall(Call):
         """
         hook = f"replace() at {self.phase}"
         if self.phase is Phase.FORWARD_PRE:
-            self.args, self.kwargs = new_inputs(self, value, hook)
-            self.will_change(self.phase)
+            self.put_inputs(value, hook)
         elif self.phase is Phase.FORWARD:
-            self.out = new_output(self, value, hook)
-            self.will_change(self.phase)
+            self.put_output(value, hook)
         elif self.phase is Phase.BACKWARD_PRE:
             self.replace_grad_output(value, hook)
         elif self.phase is Phase.BACKWARD and self.inputs_outline is not None:
@@ -143,9 +149,24 @@ class ModuleCall(Call):
         else:
             raise HookValueError(self._nothing_to_replace())
 
-    def will_change(self, phase: Phase) -> None:
-        """Tell that the hook object which runs changes the inputs or, at `forward`, the output."""
-        note_change(self, phase, partial(_register_on, self.key))
+    def put_inputs(self, value: object, hook: str) -> None:
+        """Put what a hook gave, whose name in words is for errors, in the place of the inputs."""
+        args, kwargs = new_inputs(self, value, hook)
+        if not _is_compiling() and is_other((args, kwargs), (self.args, self.kwargs)):
+            self.will_change(Phase.FORWARD_PRE, hook)
+        self.args, self.kwargs = args, kwargs
+
+    def put_output(self, value: object, hook: str) -> None:
+        """Put what a hook gave, whose name in words is for errors, in the place of the output."""
+        out = new_output(self, value, hook)
+        if not _is_compiling() and is_other(out, self.out):
+            self.will_change(Phase.FORWARD, hook)
+        self.out = out
+
+    def will_change(self, phase: Phase, hook: str = "") -> None:
+        """Tell that a hook changes the inputs or, at `forward`, the output."""
+        registry = self.wrapped if phase is Phase.FORWARD_PRE else None
+        note_change(self, phase, partial(_register_on, self.key, registry), hook)
 
     def replace_grad_output(self, value: object, hook: str) -> None:
         """Put gradients in the place of those of the outputs."""
@@ -202,8 +223,14 @@ class ModuleCall(Call):
         return f"<ModuleCall {self.describe()} in pass {self.pass_number} of {self.root}{phase}>"
 
 
-def _register_on(key: Key[nn.Module], entry: Entry) -> HookHandle | None:
+def _register_on(
+    key: Key[nn.Module], inner: weakref.ref[HookRegistry] | None, entry: Entry
+) -> HookHandle | None:
+    """Register behind all hooks of a module; at `forward_pre`, of the layer inside a wrapper."""
     from hookline.modules.places import registry_of  # it stands on what is here
 
     module = key()
-    return None if module is None else registry_of(module).add(entry)
+    registry = None if inner is None else inner()
+    if registry is None and module is not None:
+        registry = registry_of(module)
+    return None if registry is None else registry.add(entry)

@@ -42,6 +42,10 @@ in_regions: Final[WeakSet[nn.Module]] = WeakSet()
 """Modules of which what `torch.compile` made of them was called while there were hooks."""
 
 
+traced_inside: Final[WeakSet[nn.Module]] = WeakSet()
+"""Modules that the compiler called while there were hooks: they run inside of compiled code."""
+
+
 def _forget(key: Key[nn.Module], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     registry = table.pop(key, None)
     if registry is not None and not registry.wrapped and not is_finalizing():

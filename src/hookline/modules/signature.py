@@ -13,6 +13,8 @@ from hookline.errors import HookTypeError
 
 FORWARD_PRE = ("module", "args")
 FORWARD = ("module", "args", "output")
+BACKWARD_PRE = ("module", "grad_output")
+BACKWARD = ("module", "grad_input", "grad_output")
 
 
 def takes_kwargs(
@@ -56,6 +58,30 @@ def takes_kwargs(
         "with_kwargs=False or True"
     )
     raise HookTypeError(msg)
+
+
+def check_takes(hook: Callable[..., Any], form: tuple[str, ...]) -> None:
+    """Refuse a hook whose signature shows that it cannot be called with the arguments of a form.
+
+    Args:
+        hook: the hook.
+        form: the names of the arguments.
+
+    Raises:
+        HookTypeError: it does.
+
+    Example:
+        >>> check_takes(lambda module, grad_output: None, BACKWARD_PRE)
+    """
+    if type(hook) is FunctionType and _plainly_takes(hook, len(form)):
+        return
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):
+        return
+    if not _binds(signature, len(form)):
+        msg = f"hook {hook_name(hook)}{signature} does not take ({', '.join(form)})"
+        raise HookTypeError(msg)
 
 
 def _plainly_takes(hook: FunctionType, count: int) -> bool:

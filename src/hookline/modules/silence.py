@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -12,19 +13,25 @@ from torch import nn
 
 from hookline.core.calls import Key
 from hookline.core.patterns import FunctionPattern, did_you_mean
-from hookline.modules.places import in_regions
+from hookline.modules.places import in_regions, traced_inside
 from hookline.modules.targets import has_forward, why_empty
 from hookline.torch_base.paths import way_to
-from hookline.torch_base.private import children_of, compiled_codes
+from hookline.torch_base.private import children_of, compiled_codes, parameters_of
+from hookline.torch_base.readable import version_of
+from hookline.torch_base.regions import is_guarded
 from hookline.torch_base.selection import listed
-from hookline.torch_base.wrappers import class_names, is_compiled
+from hookline.torch_base.wrappers import class_names, runs_compiled
 
 Reason: TypeAlias = tuple[str, str]
 """The cause, and what is known of it and can be done; see `Silent`."""
 
+Gradients: TypeAlias = tuple[tuple[int, int | None], ...]
+"""Which gradients there are, and how often each was written into."""
+
 _COMPILED: Final = (
-    "it runs inside a compiled region, which is one call: watch what torch.compile returned, or "
-    "run with torch.compiler.set_stance('force_eager')"
+    "it runs inside a compiled region, which is one call (none, where a function was compiled): "
+    "watch what torch.compile returned of a model, or run with "
+    "torch.compiler.set_stance('force_eager')"
 )
 _USED: Final = (
     "its parameters have gradients: its forward() was called directly, or a function uses them; "
@@ -43,8 +50,7 @@ LEFT_OUT: Final[Reason] = (
 """The cause where a module around it was called."""
 _NEVER: Final = (
     "no call was seen; call module(...), not module.forward(...), and where torch.compile was put "
-    "around the model, watch what it returned; in a function that was given to torch.compile, no "
-    "call is seen"
+    "around the model, watch what it returned"
 )
 NEVER: Final[Reason] = ("never called", _NEVER)
 """The cause where nothing better is known."""
@@ -57,6 +63,7 @@ class Reasons:
         model: the model; None if it is gone.
         seats: the paths of the modules that are in it now.
         ran: the modules that are known to have run.
+        gradients: what `gradients_at` gave before, of those that had some.
     """
 
     def __init__(
@@ -64,10 +71,12 @@ class Reasons:
         model: nn.Module | None,
         seats: Mapping[Any, tuple[str, ...]],
         ran: Collection[object],
+        gradients: Mapping[Any, Gradients] = MappingProxyType({}),
     ) -> None:
         self._model = model
         self._seats = seats
         self._ran = ran
+        self._gradients = gradients
         self._ran_at = sorted(path for key in ran for path in seats.get(key, ()))
 
     def of(self, path: str, module: nn.Module | None) -> Reason:
@@ -127,7 +136,9 @@ class Reasons:
         # Where it is compiled itself, the call of what it was compiled into is watched.
         outside = any(map(_has_compiled_code, (*above, own[-1]))) and not any(map(_is_region, own))
         # Code is that of a class, of which another module may have been compiled.
-        if inside or (outside and not self._ran):
+        if inside or own[-1] in traced_inside:
+            return "compiled", _COMPILED
+        if not self._ran and (outside or is_guarded(type(own[-1]))):
             return "compiled", _COMPILED
         return None
 
@@ -152,7 +163,8 @@ class Reasons:
                 "the modules in it; call the module itself"
             )
             return "bypassed", advice
-        if any(p.grad is not None for p in module.parameters(recurse=False)):
+        now = gradients_at(module)
+        if now and now != self._gradients.get(Key(module)):
             return "bypassed", _USED
         return None
 
@@ -169,9 +181,17 @@ class Reasons:
         return self._way(path.rpartition(".")[0]) if path else []
 
 
+def gradients_at(module: nn.Module) -> Gradients:
+    """The gradients of a module's own parameters as they are now: another backward changes them."""
+    found: Gradients = ()
+    for parameter in parameters_of(module).values():
+        if parameter is not None and (gradient := parameter.grad) is not None:
+            found += ((id(gradient), version_of(gradient)),)
+    return found
+
+
 def _is_region(module: nn.Module) -> bool:
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or is_compiled(type(module)) or module in in_regions
+    return runs_compiled(module) or module in in_regions
 
 
 def _has_compiled_code(module: nn.Module) -> bool:

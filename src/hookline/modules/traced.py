@@ -22,13 +22,15 @@ import torch
 from torch import nn
 
 from hookline.core.calls import Key
+from hookline.core.demand import demand
 from hookline.core.entry import Entry
 from hookline.core.phases import Phase
 from hookline.core.thread import local
 from hookline.errors import CompileError, HookWarning
 from hookline.modules.call import ModuleCall
-from hookline.modules.places import everywhere, registries_at, table
+from hookline.modules.places import everywhere, registries_at, table, traced_inside
 from hookline.modules.recorded import hooks_on
+from hookline.modules.unreached import tell_traced
 from hookline.torch_base import private
 from hookline.torch_base.recording import warn_of
 from hookline.torch_base.regions import forget, is_compiler_there, refuse, traced_module
@@ -121,6 +123,9 @@ def plan_here() -> str | None:
         if not local.thread.busy:
             warn_of(hooks_on(module), "torch.export")
         return None
+    traced_inside.add(module)
+    if demand.aims:
+        tell_traced(module)
     if state or everywhere.lineup.entries or _is_hooked(type(module)):
         traced.guard(state_of, state)
         _codes.setdefault(module, WeakSet()).add(traced.region)

@@ -1,7 +1,9 @@
 """Hooks that were put on given modules, and which these do not reach since they run compiled.
 
 A region that `torch.compile` made is one call to hook objects. Of one that watches all modules that
-is to be expected; who named a module inside waits in vain, and is told at the first pass.
+is to be expected; who named a module inside waits in vain, and is told at the first pass. Of a
+function that was given to `torch.compile` no call is seen at all: there it is told when that is
+compiled, if hooks are on then.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from hookline.core.thread import local
 from hookline.errors import HookWarning
 from hookline.torch_base import private
 from hookline.torch_base.selection import listed
-from hookline.torch_base.wrappers import inside, is_region
+from hookline.torch_base.wrappers import inside, runs_compiled
 
 
 class ModuleAim(NamedTuple):
@@ -75,7 +77,24 @@ def _then_tell(original: Callable[..., Any], module: nn.Module, *args: Any, **kw
 
 def tell_unreached(module: nn.Module) -> None:
     """Warn of hooks on what compiled code hides, once a model has run."""
-    places = dict(_places(module))
+    _tell(module, _Place("", hides=runs_compiled(module)))
+
+
+def tell_traced(module: nn.Module) -> None:
+    """Warn of hooks on a module that is being compiled, and on those in it.
+
+    Where it is in a region that Python calls as a module, that is told after that call.
+    """
+    if not any(runs_compiled(_module_of(frame)) for frame in local.thread.stack):
+        _tell(module, _Place("", hidden=True, hides=True))
+
+
+def _module_of(frame: Any) -> nn.Module:
+    return frame if isinstance(frame, nn.Module) else frame.module
+
+
+def _tell(module: nn.Module, top: _Place) -> None:
+    places = dict(_places(module, top))
     found: dict[str, list[str]] = {}
     for entry, aims in list(demand.aims.items()):
         here = [aim for aim in aims if aim.key in places]
@@ -107,9 +126,9 @@ def _is_missed(aim: Aim, place: _Place) -> bool:
     return place.hidden and not called
 
 
-def _places(module: nn.Module) -> Iterator[tuple[Key[nn.Module], _Place]]:
-    """All modules below one, each with its place."""
-    pending, known = [(module, _Place("", hides=_is_compiled(module)))], {module}
+def _places(module: nn.Module, top: _Place) -> Iterator[tuple[Key[nn.Module], _Place]]:
+    """A module with its place, and all below it with theirs."""
+    pending, known = [(module, top)], {module}
     while pending:
         current, place = pending.pop()
         yield Key(current), place
@@ -123,9 +142,4 @@ def _below(module: nn.Module, place: _Place, name: str, child: nn.Module) -> _Pl
     if inside(module) is child:
         return place  # one call, under one path
     path = f"{place.path}.{name}" if place.path else name
-    return _Place(path, place.hides, place.hides or _is_compiled(child))
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or is_region[type(module)]
+    return _Place(path, place.hides, place.hides or runs_compiled(child))

@@ -22,7 +22,7 @@ from hookline.core.travel import StaysHere
 from hookline.errors import HookTypeError
 from hookline.modules.call import ModuleCall
 from hookline.modules.places import registry_of
-from hookline.modules.replace import bare_or_inputs, new_output
+from hookline.modules.replace import bare_or_inputs
 from hookline.modules.targets import check_callable_module, check_hook
 from hookline.torch_base.tree import describe
 
@@ -209,7 +209,7 @@ def _pre(hook: ForwardPreHook, name: str) -> Callback:
                 f"since the layer got several inputs; it returned {describe(new)}"
             )
             raise HookTypeError(msg)
-        call.args, call.kwargs = new.args, new.kwargs
+        call.put_inputs(new, f"forward pre-hook {name}")
 
     return callback
 
@@ -218,6 +218,6 @@ def _post(hook: ForwardHook, name: str) -> Callback:
     def callback(call: ModuleCall) -> None:
         new = hook(bare_or_inputs(call.args, call.kwargs), call.out)
         if new is not None:
-            call.out = new_output(call, new, f"forward hook {name}")
+            call.put_output(new, f"forward hook {name}")
 
     return callback

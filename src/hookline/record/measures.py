@@ -22,8 +22,8 @@ class Measures:
         HookValueError: the level is unknown, or there is nothing to measure.
 
     Example:
-        >>> [type(hook).__name__ for hook in Measures(time=True, level="both").hooks()]
-        ['ModuleTimerHook', 'FunctionTimerHook']
+        >>> [hook.name for hook in Measures(time=True, level="both").hooks()]
+        ['TimerHook', 'TimerHook']
     """
 
     time: bool = False

@@ -259,9 +259,12 @@ def _parameters(before: RunData, after: RunData) -> Iterator[Difference]:
 
 def _not_finite(before: RunData, after: RunData) -> Iterator[Difference]:
     old, new = (_index(run.rows(NonFiniteRow), _STATS_BY) for run in (before, after))
+    had, has = ({(m.root, m.path) for m in run.rows(ModuleRow)} for run in (before, after))
+    # What is gone or never ran is told as such, and is not finite again.
+    unseen = {(row.root, row.path) for row in after.rows(Silent)} | (had - has if has else set())
     for change, rows, others in (("not finite", new, old), ("finite", old, new)):
         for key, row in rows.items():
-            if key not in others:
+            if key not in others and not (change == "finite" and (row.root, row.path) in unseen):
                 note = f"{row.verdict} {row.cause}".strip()
                 # What made it matters more than what passed it on.
                 weight = float(row.verdict != "propagator")

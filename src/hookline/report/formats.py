@@ -51,12 +51,11 @@ def check_run_file(path: str | Path) -> None:
         ...     print(str(error)[:62])
         report.htm: there is no format .htm; did you mean '.html'? For
     """
-    ending = Path(path).suffix.lower()
-    meant = get_close_matches(ending, FORMATS, 1, _CLOSE) if ending else []
+    meant = _meant(path)
     if meant and not is_known(path):
         msg = (
-            f"{path}: there is no format {ending}{did_you_mean(meant)} Formats are "
-            f"{', '.join(FORMATS)}; a file to keep the run in is best called "
+            f"{path}: there is no format {Path(path).suffix.lower()}{did_you_mean(meant)} "
+            f"Formats are {', '.join(FORMATS)}; a file to keep the run in is best called "
             f"{Path(path).stem}.hookline"
         )
         raise HookValueError(msg)
@@ -75,7 +74,9 @@ def export(run: RunData, path: str | Path) -> None:
     """
     ending = _ending(path)
     if ending is None:
-        msg = f"{path} has no known ending; choose one of {', '.join(FORMATS)}"
+        meant = _meant(path)
+        choose = f"{did_you_mean(meant)} Choose" if meant else "; choose"
+        msg = f"{path} has no known ending{choose} one of {', '.join(FORMATS)}"
         raise HookValueError(msg)
     module, function = FORMATS[ending]
     write: Callable[[RunData, Path], None] = getattr(
@@ -88,3 +89,9 @@ def _ending(path: str | Path) -> str | None:
     name = Path(path).name.lower()
     # The longest that fits: a trace is JSON too.
     return max((e for e in FORMATS if name.endswith(e)), key=len, default=None)
+
+
+def _meant(path: str | Path) -> list[str]:
+    """The ending that may have been meant, if one is near."""
+    ending = Path(path).suffix.lower()
+    return get_close_matches(ending, FORMATS, 1, _CLOSE) if ending else []

@@ -82,6 +82,9 @@ class Root:
         self.seats.update(dict.fromkeys(self._wrappers, ("",)))
         self.version = version
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return calls.NamedRoot, (self.name,)
+
     def __repr__(self) -> str:
         return f"<Root {self.name}: {len(self.seats)} modules>"
 

@@ -186,6 +186,11 @@ APART = "_torchdynamo_disable"
 """The attribute by which `torch.compiler.disable` marks a function that stays out of graphs."""
 
 
+ORIGINAL = "_torchdynamo_orig_callable"
+"""The attribute by which what `torch.compile` and `torch.compiler.disable` make of a function leads
+to that."""
+
+
 _stepping: Any = _find("optim.Optimizer.profile_hook_step")(lambda: None).__code__
 """What runs an optimizer's step and calls the public hooks around it. These are told of the
 optimizer, and not of the step that it may be a part of."""

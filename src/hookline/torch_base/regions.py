@@ -106,6 +106,18 @@ def forget(cls: type[nn.Module], codes: Collection[CodeType] = ()) -> None:
                 private.forget_compiled(code)
 
 
+def is_guarded(cls: type[nn.Module]) -> bool:
+    """Whether there is compiled code that holds for modules of a class: it calls some, or did."""
+    if "torch._dynamo.convert_frame" not in sys.modules:
+        return False
+    return any(
+        guarded is cls
+        for code in _known_codes()
+        for entry in private.compiled_codes(code)
+        for guarded, _ in _guarded(entry.guard_manager.root)
+    )
+
+
 def stay_out(package: str, through: Collection[str]) -> None:
     """Keep the compiler off the functions of ours that Python runs between two graphs.
 
@@ -148,19 +160,20 @@ def _calls(entry: Any, cls: type[nn.Module]) -> bool:
     guards = entry.guard_manager
     classes = _open.get(guards)
     if classes is None:
-        classes = _open[guards] = frozenset(_unguarded(guards.root))
+        found = _guarded(guards.root)
+        classes = _open[guards] = frozenset(each for each, is_ours in found if not is_ours)
     return bool(classes) if cls is nn.Module else cls in classes
 
 
-def _unguarded(manager: Any) -> Iterator[type]:
-    """The classes of modules that stand in guards without one of ours."""
+def _guarded(manager: Any) -> Iterator[tuple[type, bool]]:
+    """The classes of modules that stand in guards, and whether one of ours is among these."""
     pending = [manager]
     while pending:
         manager = pending.pop()
         below = list(manager.get_child_managers())
         cls = manager.get_type_of_guarded_value()
-        if issubclass(cls, nn.Module) and not any(map(_is_ours, below)):
-            yield cls
+        if issubclass(cls, nn.Module):
+            yield cls, any(map(_is_ours, below))
         pending += below
         if hasattr(manager, "get_key_value_managers"):
             pairs = manager.get_key_value_managers().values()

@@ -16,7 +16,15 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from hookline.torch_base.private import COMPILED, COMPILERS_OWN, SHARDED, WRAPPERS, children_of
+from hookline.torch_base.private import (
+    APART,
+    COMPILED,
+    COMPILERS_OWN,
+    ORIGINAL,
+    SHARDED,
+    WRAPPERS,
+    children_of,
+)
 
 _T = TypeVar("_T")
 
@@ -92,6 +100,14 @@ def is_compiled(cls: type) -> bool:
 
 is_region: Final = ByClass(is_compiled)
 """The same, once found out for each class."""
+
+
+def runs_compiled(module: nn.Module) -> bool:
+    """Whether a call of a module runs what `torch.compile` made: of it, or of its `forward`."""
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    forward = module.forward
+    decorated = hasattr(forward, ORIGINAL) and not hasattr(forward, APART)
+    return in_place or is_region[type(module)] or decorated
 
 
 def inside(module: nn.Module) -> nn.Module | None:
