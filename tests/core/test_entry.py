@@ -138,3 +138,24 @@ def test_an_empty_lineup_adds_nothing():
     assert lineup.followed_by(EMPTY) is lineup
     assert names(EMPTY.followed_by(lineup).entries) == ["a"]
     assert EMPTY.entries == EMPTY.forward_pre == EMPTY.backward == ()
+
+
+def test_r11_a_lineup_that_threads_prepare_at_once_is_whole_for_each():
+    """A thread that comes in the middle sees all hooks once, and so does the one before it."""
+    seen = []
+
+    class Slow(dict):
+        """Lets another thread come while it is read for the first time."""
+
+        def items(self):
+            if not seen:
+                seen.append(None)
+                seen[:] = [lineup.forward, lineup.paired, lineup.joint]
+            return super().items()
+
+    first = entry("first", POST, paired=True)
+    slow = Entry("slow", Slow({POST: Callback("slow")}), name="slow", paired=True, joint=True)
+    lineup = Lineup([first, slow])
+    assert [each.name for each, _ in lineup.forward] == ["first", "slow"]
+    assert names(lineup.paired) == ["first", "slow"]
+    assert seen == [lineup.forward, lineup.paired, True]

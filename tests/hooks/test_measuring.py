@@ -74,12 +74,11 @@ def test_the_tables_are_those_of_a_run(level, name, capsys):
 def test_statistics_that_were_not_due_are_told(level):
     """Where `every` left out all passes there were."""
     hook = level.StatsHook(every=50)
-    model = nn.ReLU()
-    model(torch.ones(2))
+    model, x = nn.ReLU(), torch.ones(2)
     with module_hooks.TimerHook():
-        model(torch.ones(2))  # pass 0
+        model(x)  # pass 0
     with hook:
-        model(torch.ones(2))
+        model(x)
     hook.print_report(out := io.StringIO())
     assert "every=50 measures passes 0, 50, 100" in out.getvalue().replace("\n", " ")
 

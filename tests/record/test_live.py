@@ -240,8 +240,10 @@ def test_a_glance_at_a_recorder(level):
     assert bad.nonfinite > 0
     own = {}
     for row in rows:
-        place = f"{row.root} {row.path or ''}".strip() if row.path is not None else ""
-        place = f"{place}:{row.name}".lstrip(":") if row.name else place
+        place = f"{row.root} {row.path or ''}".strip()
+        place = f"{place}:{row.name}" if row.name and place else place or row.name
+        if row.path is None:
+            place = f"{row.name} (outside modules)"
         own[place] = own.get(place, 0) + row.self_time
     name, share = bad.slowest
     assert name == max(own, key=own.get)

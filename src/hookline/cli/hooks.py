@@ -6,9 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import click
+
+_HOOKS: Final = "hookline.hooks."
 
 
 class Ready(NamedTuple):
@@ -62,8 +64,8 @@ def catalogue() -> Iterator[Ready]:
     options = {hook: f"--{name}" for name, (hook, _) in MAKERS.items()}
     folder = Path(__file__).parents[1]
     for module in ("module_hooks", "function_hooks"):
-        for node in _tree(folder / f"{module}.py").body:
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hookline."):
+        for node in ast.walk(_tree(folder / f"{module}.py")):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_HOOKS):
                 home = folder.parent.joinpath(*(node.module or "").split(".")).with_suffix(".py")
                 for name in node.names:
                     known = name.asname or name.name

@@ -205,42 +205,42 @@ class Lineup:
         new.entries = tuple(entries)
         return new  # type: ignore[return-value]
 
+    # Threads may prepare one lineup at once: each attribute is set once, to what it stays.
     def _prepare(self) -> None:
         """Sort the entries, in one pass over them: `watch` makes a lineup for each module."""
-        self.forward_pre = self.forward = self.backward_pre = self.backward = self.always = ()
-        self.gradients = self.modes = self.paired = self.paired_backward = ()
-        self.watches_backward = self.needs_grad_input = self.joint = self.retains = False
+        forward_pre = forward = backward_pre = backward = always = ()
+        gradients = modes = paired = paired_backward = ()
+        watches_backward = needs_grad_input = joint = retains = False
         for entry in self.entries:
             for phase, callback in entry.callbacks.items():
                 pairs = ((entry, callback),)
                 if phase is FORWARD:
-                    self.forward += pairs
-                    if entry.always:
-                        self.always += pairs
+                    forward += pairs
+                    always += pairs if entry.always else ()
                 elif phase is FORWARD_PRE:
-                    self.forward_pre += pairs
+                    forward_pre += pairs
                 elif phase is BACKWARD_PRE:
-                    self.backward_pre += pairs
+                    backward_pre += pairs
                 else:
-                    self.backward += pairs
+                    backward += pairs
             if entry.gradient is not None:
-                self.gradients += (entry,)
+                gradients += (entry,)
             if entry.paired:
-                self._add_paired(entry)
+                paired += () if entry.backward_only else (entry,)
+                paired_backward += (entry,) if entry.watches_backward else ()
             if entry.mode is not None:
-                self.modes += (entry.mode,)
-            self.watches_backward |= entry.watches_backward
-            self.needs_grad_input |= entry.needs_grad_input
-            self.joint |= entry.joint
-            self.retains |= entry.retains
-        self.surrounds = self.needs_grad_input or bool(self.modes)
+                modes += (entry.mode,)
+            watches_backward |= entry.watches_backward
+            needs_grad_input |= entry.needs_grad_input
+            joint |= entry.joint
+            retains |= entry.retains
+        self.forward_pre, self.forward, self.always = forward_pre, forward, always
+        self.backward_pre, self.backward, self.gradients = backward_pre, backward, gradients
+        self.paired, self.paired_backward, self.modes = paired, paired_backward, modes
+        self.watches_backward, self.joint, self.retains = watches_backward, joint, retains
+        self.needs_grad_input = needs_grad_input
+        self.surrounds = needs_grad_input or bool(modes)
         self._merged = None
-
-    def _add_paired(self, entry: Entry) -> None:
-        if entry.watches_backward:
-            self.paired_backward += (entry,)
-        if not entry.backward_only:
-            self.paired += (entry,)
 
     def followed_by(self, own: Lineup) -> Lineup:
         """This lineup with another behind it.

@@ -24,7 +24,7 @@ from hookline.hooks.finite import Found, examine, is_finite
 from hookline.hooks.looks import LateLook, Line, Look
 from hookline.hooks.measuring import Measuring
 from hookline.hooks.overflows import Overflows
-from hookline.torch_base.readable import readable, version_of
+from hookline.torch_base.readable import gradient_of, readable, version_of
 from hookline.torch_base.tree import leaves, tensors
 
 Action: TypeAlias = Literal["raise", "warn", "record"]
@@ -201,7 +201,7 @@ class Watcher(Measuring[NonFiniteRow, Findings]):
         if parameter in self._met:
             return
         self._met.add(parameter)
-        gradient = parameter.grad
+        gradient = gradient_of(parameter)
         values = None if gradient is None else readable(gradient)
         if values is not None and not self._waits(values) and not is_finite(values):
             self._bad_parameters.add(parameter)

@@ -17,7 +17,7 @@ from hookline.modules.places import in_regions, traced_inside
 from hookline.modules.targets import has_forward, why_empty
 from hookline.torch_base.paths import way_to
 from hookline.torch_base.private import children_of, compiled_codes, parameters_of
-from hookline.torch_base.readable import version_of
+from hookline.torch_base.readable import gradient_of, version_of
 from hookline.torch_base.regions import is_guarded
 from hookline.torch_base.selection import listed
 from hookline.torch_base.wrappers import class_names, runs_compiled
@@ -185,7 +185,7 @@ def gradients_at(module: nn.Module) -> Gradients:
     """The gradients of a module's own parameters as they are now: another backward changes them."""
     found: Gradients = ()
     for parameter in parameters_of(module).values():
-        if parameter is not None and (gradient := parameter.grad) is not None:
+        if parameter is not None and (gradient := gradient_of(parameter)) is not None:
             found += ((id(gradient), version_of(gradient)),)
     return found
 

@@ -126,6 +126,11 @@ def version_of(tensor: Tensor) -> int | None:
     return tensor._version  # noqa: SLF001 - torch documents it
 
 
+def gradient_of(tensor: Tensor) -> Tensor | None:
+    """The gradient that a backward left at a tensor; None, without a warning, if it keeps none."""
+    return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
+
+
 def has_views(tensor: Tensor) -> bool:
     """Whether torch makes views of a tensor through which gradients flow.
 
