@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import pytest
@@ -533,3 +534,65 @@ def test_r8_hooks_on_a_function_node(reentrant, x):
     model.gelu.delete_hook("Shift")
     with pytest.raises(RecomputeError, match="Shift changed the output of function"):
         loss.backward()
+
+
+@both
+@pytest.mark.parametrize(
+    "how", ["opened after the forward", "paused in the forward", "torch-style"]
+)
+def test_a_change_that_only_the_repeat_would_get_is_refused(reentrant, how):
+    """Gradients would be neither those of the changed model nor those of the unchanged one."""
+    _, net = nets(reentrant)
+    x = torch.ones(2, 4, requires_grad=True)
+    target = net.blocks[1].up
+    if how == "paused in the forward":
+        with patch(net, {"blocks.1.up": scale(3.0)}):
+            with hookline.paused():
+                out = net(x)
+            with pytest.raises(RecomputeError, match=r"and no hook did in the forward"):
+                out.sum().backward()
+        return
+    out = net(x)
+    opened = (
+        patch(net, {"blocks.1.up": scale(3.0)})
+        if how == "opened later"
+        else hookline.register_forward_hook(target, lambda *a: a[-1] * 3, with_kwargs=False)
+    )
+    with opened, pytest.raises(RecomputeError, match=r"up \(Linear\), call 0"):
+        out.sum().backward()
+
+
+@both
+def test_many_passes_before_the_backward_are_no_reason(reentrant):
+    """Also where the passes of the forwards are not remembered any more."""
+    plain, net = nets(reentrant)
+    x = torch.ones(2, 4, requires_grad=True)
+    edits = {"blocks.1.up": scale(3.0)}
+    with patch(net, edits):
+        outs = [net(x) for _ in range(80)]
+        outs[0].sum().backward()
+    with patch(plain, edits):
+        plain(x).sum().backward()
+    for mine, other in zip(net.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, other.grad)
+
+
+@both
+def test_a_backward_in_another_thread_is_no_reason(reentrant):
+    """The forward was changed there, too, by the same hook."""
+    _, net = nets(reentrant)
+    x = torch.ones(2, 4, requires_grad=True)
+    raised = []
+
+    def backward(out):
+        try:
+            out.sum().backward()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            raised.append(error)
+
+    with patch(net, {"blocks.1.up": scale(3.0)}):
+        thread = threading.Thread(target=backward, args=(net(x),))
+        thread.start()
+        thread.join()
+    assert raised == []
+    assert net.blocks[1].up.weight.grad is not None

@@ -111,4 +111,5 @@ class Held:
         self._switch.release(self)
 
     def __del__(self) -> None:
-        self._switch.release(self)
+        if hasattr(self, "_switch"):  # Ctrl-C, or a compiler, may leave it half made
+            self._switch.release(self)

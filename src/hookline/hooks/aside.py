@@ -72,7 +72,8 @@ class StepWatch:
             self._handles.pop().remove()
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_handles"):  # Ctrl-C may come before it was made
+            self.close()
 
 
 _open: Final[WeakSet[StepWatch]] = WeakSet()

@@ -25,7 +25,7 @@ from hookline.core.events import note_once
 from hookline.core.thread import Thread
 from hookline.torch_base.modes import dispatch_modes, function_modes
 from hookline.torch_base.patch import Patch, Stand
-from hookline.torch_base.private import sequence_number
+from hookline.torch_base.private import sequence_number, set_grad_enabled
 from hookline.torch_base.repeats import Repeats
 from hookline.torch_base.stack import (
     acting_run,
@@ -99,10 +99,10 @@ class Run:
     def finish(self) -> None:
         """The run is over: end what is still open, innermost first, as if inside of the run."""
         if self._tracks:
-            with torch.set_grad_enabled(self._create_graph):
-                for track in self._tracks:
-                    while track:
-                        track.pop().end(self.thread)
+            set_grad_enabled(self._create_graph)  # as it was is put back when the run is left
+            for track in self._tracks:
+                while track:
+                    track.pop().end(self.thread)
 
     def fail(self, error: BaseException) -> None:
         """The run raised: say where, and tell the hooks whose begin ran."""
@@ -167,7 +167,7 @@ def _run(
 ) -> Gradients | None:
     thread = run.thread
     outer, hidden, depth = lent(), thread.hidden, thread.clock.depth
-    runs = len(thread.runs)
+    runs, grad = len(thread.runs), torch.is_grad_enabled()
     try:
         lend_to_workers(run)
         thread.runs.append(run)
@@ -202,6 +202,8 @@ def _run(
             except BaseException:
                 end_lending(outer)
                 raise
+            finally:
+                set_grad_enabled(grad)
 
 
 def _with_functions_seen(

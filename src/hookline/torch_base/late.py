@@ -36,7 +36,7 @@ class LateImport(MetaPathFinder):
 
     def uninstall(self) -> None:
         """Wait no more."""
-        if self in sys.meta_path:
+        if self in (sys.meta_path or ()):  # at the end of the interpreter it is None
             sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
     def find_spec(

@@ -35,6 +35,10 @@ sequence_number: Callable[[], int] = _find("_C._autograd._get_sequence_nr")
 """The number that this thread's next autograd node will get. A call's nodes are those numbered
 between its begin and its end; `torch.autograd.graph.node_creation_hook` may replace it."""
 
+set_grad_enabled: Callable[[bool], None] = _find("_C._set_grad_enabled")
+"""Turns gradients on or off. In the public way an interrupt may come before or after that, and
+what should be put back is not."""
+
 current_node: Callable[[], Any] = _find("_C._current_autograd_node")
 """The node that the engine is running in this thread: tells whose call a checkpoint repeats."""
 

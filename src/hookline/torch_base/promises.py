@@ -2,7 +2,8 @@
 
 Else the backward gets what an unchanged forward made, and gradients belong to neither. The engine
 may be off by then, so the checkpoint itself is given something to run: it puts a guard at each
-changed call. Only a checkpoint's part with changes in it pays for that.
+changed call. Only a checkpoint's part with changes in it pays for that. For the same reason hooks
+may not change in a repeat what none has changed in the forward.
 
 Which of several calls of one module a checkpoint repeats is not always known. So of hooks that are
 still there it is only asked that no more calls are left as they are, or are changed, than were in
@@ -11,6 +12,7 @@ the whole pass.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final, NamedTuple, NoReturn
@@ -26,6 +28,8 @@ from hookline.core.thread import Thread, local
 from hookline.errors import RecomputeError
 from hookline.torch_base import private
 from hookline.torch_base.tree import tensors
+
+_VALUES: Final = {Phase.FORWARD_PRE: "the inputs", Phase.FORWARD: "the output"}
 
 Guard = Callable[[Entry], HookHandle | None]
 """Registers a hook where a call was changed, behind all others; None if that is gone."""
@@ -100,7 +104,23 @@ class _Repeated:
                 handle = place(change, thread)
                 if handle is not None:
                     opened.enter_context(handle)
+            _repeating.parts.append(self)
+            opened.callback(_repeating.parts.remove, self)
             return self._run(*args, **kwargs)
+
+    def has(self, counted: object, phase: Phase) -> bool:
+        """Whether the forward of such a call was changed at a phase."""
+        return any(c.counted == counted and c.phase is phase for c in self._changes.values())
+
+
+class _Repeating(threading.local):
+    """The parts that the thread repeats now, the outermost first."""
+
+    def __init__(self) -> None:
+        self.parts: list[_Repeated] = []
+
+
+_repeating: Final = _Repeating()
 
 
 class _Guard:
@@ -164,24 +184,43 @@ def note_change(call: Call, phase: Phase, guard: Guard, hook: str = "") -> None:
         guard: registers a hook for such calls.
         hook: the hook in words, where it is no hook object.
     """
+    entry = local.thread.busy
+    who = entry.name if isinstance(entry, Entry) else hook
+    if who and call.recomputing:
+        _check_forward(call, phase, who)
     layer: Any = call
     while layer is not None:  # a wrapped layer's call is one with that of its wrapper
         layer.changed = (*layer.changed, phase)
         layer = layer.parent if getattr(layer, "wrapped", None) is not None else None
     call.running.changed.setdefault((call.counted, phase), set()).add(call.index)
-    entry = local.thread.busy
-    if not (hook or isinstance(entry, Entry)):
+    if not who:
         return
     for part, name in private.checkpointed_parts():
         run = getattr(part, name)
         if not isinstance(run, _Repeated):
             run = _Repeated(run)
             setattr(part, name, run)
-        value = "the inputs" if phase is Phase.FORWARD_PRE else "the output"
-        who, known = (entry.name, ref(entry)) if isinstance(entry, Entry) else (hook, None)
-        what = f"{who} changed {value} of {call.describe()}"
+        known = ref(entry) if isinstance(entry, Entry) else None
+        what = f"{who} changed {_VALUES[phase]} of {call.describe()}"
         change = _Change(known, call.identity, call.counted, call.running, what, phase, guard)
         run.add(change)
+
+
+def _check_forward(call: Call, phase: Phase, who: str) -> None:
+    """Refuse the change of a repeat whose forward nobody changed.
+
+    Raises:
+        RecomputeError: it was not.
+    """
+    if not (private.is_repeating() or private.is_reentrant_checkpoint(private.current_node())):
+        return  # a custom function's own way of computing again, or a checkpoint inside another
+    if not any(part.has(call.counted, phase) for part in _repeating.parts):
+        msg = (
+            f"{who} changes {_VALUES[phase]} of {call.describe()} now that a checkpoint repeats it "
+            "for the backward, and no hook did in the forward: gradients would belong to neither. "
+            "Put the hook on before the forward, or remove it before backward()"
+        )
+        raise RecomputeError(msg)
 
 
 def is_other(new: object, old: object) -> bool:
