@@ -5,8 +5,9 @@ PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --dist loadfile
 BENCH_ARGS ?=
 # Those that use all of the package; what is compiled would trace the checks, so it is left out, and so is
-# what takes long or runs in processes of its own.
-TYPED_TESTS ?= src README.md docs tests/functions tests/hooks tests/modules tests/record tests/report \
+# what takes long or runs in processes of its own; and the lines that warnings point to, as the checks
+# are frames of their own.
+TYPED_TESTS ?= -k 'not points_to_the_program' src README.md docs tests/functions tests/hooks tests/modules tests/record tests/report \
 	tests/torch_base tests/test_runs.py tests/test_watch.py $(addprefix --ignore=, docs/compile.md \
 	tests/functions/test_reach.py tests/functions/test_scenarios.py tests/functions/test_threads.py \
 	tests/hooks/test_nonfinite_models.py tests/hooks/test_numbers.py tests/hooks/test_stats.py \

@@ -66,6 +66,8 @@ def leftovers() -> list[str]:  # noqa: C901 - a plain list of checks
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
+    if "torch._dynamo.convert_frame" in sys.modules:
+        torch._dynamo.reset()  # what another test compiled is none of this one's
     roots.clear()  # models that another test left alive take no names of this one's
     local.thread.outside = None  # nor do functions that it called take numbers
     yield

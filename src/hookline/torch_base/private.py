@@ -269,7 +269,9 @@ def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
 
 def parameters_of(module: nn.Module | None) -> Mapping[str, nn.Parameter | None]:
     """The module's own parameters by name (`named_parameters` takes some twenty times longer)."""
-    return {} if module is None else module._parameters  # noqa: SLF001
+    parameters = {} if module is None else module._parameters  # noqa: SLF001
+    # Of TorchScript it is no mapping.
+    return parameters if isinstance(parameters, dict) else dict(parameters.items())
 
 
 def is_composite(operator: Any) -> bool:
