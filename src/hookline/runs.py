@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from hookline.errors import HookTypeError, HookValueError, MissingExtraError
+from hookline.errors import HookTypeError, HookValueError
 from hookline.record.runs import Rank, RunData, load
+from hookline.report.extras import needs_extra
 from hookline.report.formats import check_run_file, is_known
 
 if TYPE_CHECKING:
@@ -284,11 +285,8 @@ def _check(models: Sequence[Module], patterns: Iterable[Any]) -> None:
 
 
 def _summary_writer(folder: str | Path) -> Any:
-    try:
+    with needs_extra("tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        msg = "TensorBoard files need tensorboard: pip install 'hookline[tensorboard]'"
-        raise MissingExtraError(msg) from error
     return SummaryWriter(str(folder))
 
 

@@ -17,6 +17,7 @@ from hookline.core.records import StatsRow, TimeRow
 from hookline.record.rows import FaultRow, PassRow
 from hookline.record.schema import VERSION
 from hookline.record.store import Store
+from hookline.report.formats import FORMATS
 
 PROGRAM = """
 import os, sys, torch
@@ -124,6 +125,40 @@ def test_r10_what_cannot_be_is_refused_before_the_program_runs(args, message, he
     result = CliRunner().invoke(cli, ["run", *args, *program], prog_name="hookline")
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("package", "args", "message"),
+    [
+        ("matplotlib", ["-o", "a.png"], "-o plots need matplotlib: pip install 'hookline[plot]'"),
+        ("tensorboard", ["--tensorboard", "tb"], "--tensorboard: TensorBoard files need"),
+    ],
+)
+def test_r10_a_missing_extra_is_told_before_the_program_runs(
+    package, args, message, here, monkeypatch
+):
+    monkeypatch.chdir(here)
+    monkeypatch.setitem(sys.modules, package, None)
+    result = CliRunner().invoke(cli, ["run", *args, "train.py"], prog_name="hookline")
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    others = ["-o", "a.html", "-o", "a.hookline"]
+    assert CliRunner().invoke(cli, ["run", *others, "train.py"], standalone_mode=False).return_value
+
+
+@pytest.mark.parametrize(("name", "note"), [("a.docx", True), ("a", False), ("a.hookline", False)])
+def test_r9_a_run_file_that_looks_like_a_report_is_told_to_be_none(name, note, here):
+    result = run(here, "-o", name, "train.py")
+    assert_as_without(result)
+    path = here / name
+    kind = f", a run file (reports end in {', '.join(FORMATS)})" if note else ""
+    assert told(result) == [f"hookline: kept in {path}{kind}; hookline show {path}"]
+    assert hookline.load_run(path).info.state == "failed"
+
+
+def test_r9_help_says_what_naming_a_measure_does():
+    text = " ".join(CliRunner().invoke(cli, ["run", "--help"]).output.split())
+    assert "naming any of --time to --print turns the defaults off" in text
 
 
 def _other_file(path):

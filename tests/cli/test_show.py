@@ -70,6 +70,13 @@ def test_a_file_that_is_no_run_is_explained(command, tmp_path, run):
         assert message in hookline(*command, str(tmp_path / name), *second, status=1)
 
 
+def test_a_missing_extra_is_told_in_a_line(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    text = hookline("export", run, "-o", str(tmp_path / "x.png"), status=1)
+    assert text == "Error: plots need matplotlib: pip install 'hookline[plot]'\n"
+
+
 def test_compare_tells_the_slow_module(run, tmp_path):
     tables = sample(blocks=12)
     tables[TimeRow] = [

@@ -16,7 +16,7 @@ from hookline.core.records import (
     StatsRow,
     TimeRow,
 )
-from hookline.record.rows import ModuleRow
+from hookline.record.rows import ModuleRow, RunRow
 from hookline.record.runs import Rank, RunData
 from hookline.report.compare import CHANGES, compare, missing, totals
 from hookline.report.difference import print_difference
@@ -220,3 +220,27 @@ def test_r9_runs_without_a_table_in_common_are_not_called_alike():
     assert "nothing changed" not in text
     assert "hookline: only the first run has times: not compared" in text
     assert "nothing changed" in printed(of(parameter_row()), of(parameter_row()))
+
+
+def made_with(*options):
+    return RunRow("", (), "finished", 0.0, 1.0, options=options)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first looked", "second looked"])
+def test_r9_nothing_is_called_finite_that_one_run_did_not_look_at(first):
+    """Nor not finite; that only one of them looked is told, and what statistics saw."""
+    looked = (made_with("--time", "--nonfinite"), time_row(), nonfinite_row("bad parameter"))
+    other = (made_with("--time", "--stats"), time_row(), replace(stats_row(), nan=3))
+    runs = (looked, other) if first else (other, looked)
+    assert changes(*runs) == []
+    which = "first" if first else "second"
+    saw = "statistics of the other saw them in 1 place"
+    told = f"hookline: only the {which} run looked for NaN and Inf ({saw}): not compared"
+    assert told in printed(of(*runs[0]), of(*runs[1]))
+    quiet = [tuple(row for row in rows if not isinstance(row, StatsRow)) for rows in runs]
+    assert f"only the {which} run looked for NaN and Inf: not compared" in missing(
+        of(*quiet[0]), of(*quiet[1])
+    )
+    both = (made_with("--time", "--nonfinite"), time_row())
+    assert changes(looked, both) == [("finite", "", "head")]
+    assert missing(of(*looked), of(*both)) == []

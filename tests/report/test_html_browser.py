@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from hookline.core.records import FlopRow, MemoryRow, Silent, TimeRow, UncountedRow
+from hookline.core.records import (
+    FlopRow,
+    MemoryRow,
+    NonFiniteRow,
+    Silent,
+    StatsRow,
+    TimeRow,
+    UncountedRow,
+)
 from hookline.record.merge import over_ranks, remarks
 from hookline.record.rows import EventRow, ModuleRow, PassRow, RunRow, SeriesRow, pack
 from hookline.record.runs import Rank, RunData
@@ -147,6 +155,22 @@ def test_the_summary_says_what_the_run_was(show):
     page.click("text=first made by head (pass 41)")
     page.wait_for_selector("html[data-ready='nonfinite']")
     assert column(page, "verdict") == ["producer"]
+
+
+@pytest.mark.parametrize("panel", ["summary", "nonfinite"])
+def test_r9_a_run_in_which_nobody_looked_for_nan_does_not_say_that_there_is_none(show, panel):
+    """What statistics saw of it is told."""
+    tables = sample() | {NonFiniteRow: []}
+    assert "No NaN or Inf was found." in show(tables, panel=panel).inner_text("main")
+    tables[RunRow] = [replace(tables[RunRow][0], options=("--time", "--stats"))]
+    rows = [replace(row, nan=0, inf=0) for row in tables[StatsRow]]
+    text = show(tables | {StatsRow: rows}, panel=panel).inner_text("main")
+    assert "NaN and Inf were not looked for (--nonfinite)." in text
+    assert "Statistics saw" not in text
+    assert "No NaN" not in text
+    rows[:2] = [replace(rows[0], nan=3), replace(rows[1], inf=1)]
+    text = show(tables | {StatsRow: rows}, panel=panel).inner_text("main")
+    assert "not looked for (--nonfinite). Statistics saw them in 2 places." in text
 
 
 def test_a_run_that_was_killed_says_so(show):

@@ -12,7 +12,7 @@ from hookline.errors import HookValueError
 from hookline.record.rows import FaultRow, PassRow, RunRow
 from hookline.record.runs import Rank, RunData
 from hookline.report.tables import TABLES
-from hookline.report.terminal import LINES, NOTHING_CALLED, print_run
+from hookline.report.terminal import LINES, NOTHING_CALLED, NOTHING_WRITTEN, print_run
 from tests.record.sample import sample
 
 
@@ -67,6 +67,16 @@ def test_nothing_called():
     info = {RunRow: sample()[RunRow]}
     assert printed(info) == NOTHING_CALLED + "\n"
     assert printed(info | {FaultRow: [FaultRow("x")]}) == NOTHING_CALLED + "\nhookline: x\n"
+
+
+def test_r9_a_run_that_was_killed_before_anything_was_written_says_so():
+    """Nobody knows whether a module was called, so that is not denied."""
+    info = replace(sample()[RunRow][0], state="running", updated=sample()[RunRow][0].started)
+    text = printed({RunRow: [info]})
+    first, second = text.splitlines()
+    assert first.startswith("train.py --epochs 3: killed after 0.0 s")
+    assert second == NOTHING_WRITTEN
+    assert NOTHING_CALLED not in text
 
 
 def test_a_long_table_is_cut_and_says_so():

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from hookline.core.patterns import check_pattern, split_address
-from hookline.errors import HookValueError, SelectionError
-from hookline.report.formats import check_run_file, is_known
+from hookline.errors import HookValueError, MissingExtraError, SelectionError
+from hookline.report.extras import check_extra
+from hookline.report.formats import check_can_write, check_run_file, is_known
 
 if TYPE_CHECKING:
     from hookline.record.measures import Level
@@ -40,13 +41,16 @@ class Options:
         for path in map(Path, self.outputs):
             try:
                 check_run_file(path)
-            except HookValueError as error:
+                check_can_write(path)
+            except (HookValueError, MissingExtraError) as error:
                 msg = f"-o {error}"
                 raise click.UsageError(msg) from error
             if not path.absolute().parent.is_dir():
                 msg = f"-o {path}: there is no folder {path.absolute().parent}"
                 raise click.UsageError(msg)
             _check_writable(path)
+        if self.tensorboard is not None:
+            _check_tensorboard()
         if len(self.files) > 1:
             msg = f"-o {self.files[1]}: a run is kept in one file, and {self.files[0]} is given too"
             raise click.UsageError(msg)
@@ -81,6 +85,14 @@ def _check_where(pattern: str, level: Level) -> None:
             "--level function, or --level both"
         )
         raise click.UsageError(msg)
+
+
+def _check_tensorboard() -> None:
+    try:
+        check_extra("tensorboard")
+    except MissingExtraError as error:
+        msg = f"--tensorboard: {error}"
+        raise click.UsageError(msg) from error
 
 
 def _check_writable(path: Path) -> None:

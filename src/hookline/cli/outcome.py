@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from hookline.errors import HooklineError
 from hookline.record.runs import Rank
+from hookline.report.formats import FORMATS
 from hookline.report.terminal import print_run
 from hookline.runs import Run
 
 if TYPE_CHECKING:
     from hookline.cli.options import Options
+
+_REPORTS: Final = f"reports end in {', '.join(FORMATS)}"
 
 
 def report(kept: Rank, options: Options, stderr: TextIO, say: Callable[[str], None]) -> None:
@@ -36,7 +39,8 @@ def report(kept: Rank, options: Options, stderr: TextIO, say: Callable[[str], No
         _try(lambda: run.to_tensorboard(inner), inner, say)
     if kept.path.name and info.rank == 0:
         of = f" has all {info.ranks} processes" if info.ranks > 1 else ""
-        say(f"kept in {kept.path}; hookline show {kept.path}{of}")
+        kind = "" if kept.path.suffix in ("", ".hookline") else f", a run file ({_REPORTS})"
+        say(f"kept in {kept.path}{kind}; hookline show {kept.path}{of}")
 
 
 def _try(write: Callable[[], None], what: str, say: Callable[[str], None]) -> None:

@@ -52,7 +52,7 @@ def _measures(command: Any) -> Any:
       hookline run app/                              a folder or zip with a __main__.py
       hookline run --time train.py                   time by module, and nothing else
       hookline run --level both train.py             of modules and functions
-      hookline run --stats -o report.html train.py   a report to look at in a browser
+      hookline run -o report.html train.py           a report to look at in a browser
       hookline run -o run.hookline train.py          keep it, for hookline show
       hookline run --where 'encoder.**' train.py     only what is in the encoder
       hookline run --live train.py                   a line on the terminal meanwhile
@@ -108,6 +108,9 @@ def run(program: str, args: tuple[str, ...], *, as_module: bool, **options: Any)
 
     PROGRAM is what you would give to python. It sees what it would see there: its arguments, its
     streams, its exit status. The report also comes when the program fails or is interrupted.
+
+    Measured are --time and --nonfinite by default; naming any of --time to --print turns the
+    defaults off, and only what is named is measured.
     """
     found = Options(**options)
     found.check()

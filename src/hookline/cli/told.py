@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import click
 
-from hookline.errors import HookValueError, RunFileError
+from hookline.errors import HookValueError, MissingExtraError, RunFileError
 
 
 @contextmanager
@@ -19,5 +19,5 @@ def told() -> Generator[None]:
     """
     try:
         yield
-    except (HookValueError, RunFileError) as error:
+    except (HookValueError, MissingExtraError, RunFileError) as error:
         raise click.ClickException(str(error)) from error

@@ -110,6 +110,13 @@ class RunData:
         """The rows of a class, such as `TimeRow`, of the first process."""
         return self.ranks[0].rows(kind)
 
+    def measured(self, option: str) -> bool:
+        """Whether what an option of `hookline run` asks for, such as `--nonfinite`, was measured.
+
+        So it is taken to have been where the run does not tell its options.
+        """
+        return all(option in row.options for row in self.rows(RunRow) if row.options)
+
 
 def load(path: str | Path, *, course: bool = True) -> RunData:
     """Read a run, of all its processes.

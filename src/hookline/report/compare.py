@@ -20,7 +20,7 @@ from hookline.core.records import (
 from hookline.record.rows import ModuleRow
 from hookline.record.runs import RunData
 from hookline.report.tables.stats import is_dead
-from hookline.report.tables.units import duration, times
+from hookline.report.tables.units import duration, plural, times
 
 CHANGES: Final = (
     *("not finite", "dead", "never called", "gone", "slower", "larger"),
@@ -31,6 +31,7 @@ CHANGES: Final = (
 THRESHOLD: Final = 1.25
 """From this ratio on a time or a size has changed."""
 
+_LOOKS: Final = "--nonfinite"
 _MATTERS: Final = 0.01
 # Norms wander in training: what is no change of the program may well be a half.
 _NUMBERS: Final = 2.0
@@ -158,11 +159,22 @@ def missing(before: RunData, after: RunData) -> list[str]:
     """What only one of the runs measured, so that it can't be compared."""
     kinds = (TimeRow, MemoryRow, FlopRow, StatsRow)
     names = ("times", "memory", "FLOPs", "statistics")
-    return [
+    found = [
         f"only the {'first' if before.rows(kind) else 'second'} run has {name}: not compared"
         for kind, name in zip(kinds, names, strict=True)
         if bool(before.rows(kind)) != bool(after.rows(kind))
     ]
+    first, second = (run.measured(_LOOKS) for run in (before, after))
+    if first != second:
+        looked, other = ("first", after) if first else ("second", before)
+        found.append(f"only the {looked} run looked for NaN and Inf{_seen(other)}: not compared")
+    return found
+
+
+def _seen(run: RunData) -> str:
+    """What statistics saw of NaN and Inf in a run that did not look for them."""
+    places = sum(bool(row.nan or row.inf) for row in run.rows(StatsRow))
+    return f" (statistics of the other saw them in {plural(places, 'place')})" if places else ""
 
 
 def in_common(before: RunData, after: RunData) -> bool:
@@ -258,6 +270,9 @@ def _parameters(before: RunData, after: RunData) -> Iterator[Difference]:
 
 
 def _not_finite(before: RunData, after: RunData) -> Iterator[Difference]:
+    """What is not finite in one of two runs that both looked."""
+    if not (before.measured(_LOOKS) and after.measured(_LOOKS)):
+        return
     old, new = (_index(run.rows(NonFiniteRow), _STATS_BY) for run in (before, after))
     had, has = ({(m.root, m.path) for m in run.rows(ModuleRow)} for run in (before, after))
     # What is gone or never ran is told as such, and is not finite again.

@@ -11,6 +11,7 @@ from typing import Final
 from hookline.core.patterns import did_you_mean
 from hookline.errors import HookValueError
 from hookline.record.runs import RunData
+from hookline.report.extras import check_extra
 
 FORMATS: Final[Mapping[str, tuple[str, str]]] = {
     ".html": ("html", "write_html"),
@@ -61,6 +62,16 @@ def check_run_file(path: str | Path) -> None:
         raise HookValueError(msg)
 
 
+def check_can_write(path: str | Path) -> None:
+    """Refuse an export that needs what is not installed; other names are fine.
+
+    Raises:
+        MissingExtraError: it does; the message says how to install it.
+    """
+    if FORMATS.get(_ending(path) or "", ("", ""))[0] == "plots":
+        check_extra("plot")
+
+
 def export(run: RunData, path: str | Path) -> None:
     """Write a run to a file, in the format that the file's name ends with.
 
@@ -70,6 +81,7 @@ def export(run: RunData, path: str | Path) -> None:
 
     Raises:
         HookValueError: there is no such format; the message lists those that there are.
+        MissingExtraError: the format needs what is not installed.
         OSError: the file can't be written.
     """
     ending = _ending(path)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hookline.core.records import ParameterRow, StatsRow, TimeRow
-from hookline.errors import HookValueError, MissingExtraError
+from hookline.errors import HookValueError
 from hookline.record.rows import ModuleRow, SeriesRow
 from hookline.record.runs import RunData
+from hookline.report.extras import needs_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,11 +76,8 @@ def _drawn(run: RunData, kind: str) -> Figure | None:
 
 
 def _new_figure() -> Figure:
-    try:
+    with needs_extra("plot"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        msg = "plots need matplotlib: pip install 'hookline[plot]'"
-        raise MissingExtraError(msg) from error
     return Figure(figsize=(9, 5), layout="constrained")
 
 

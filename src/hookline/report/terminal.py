@@ -29,6 +29,11 @@ NOTHING_CALLED: Final = (
 )
 """What is printed of a run in which nothing was called."""
 
+NOTHING_WRITTEN: Final = (
+    "hookline: no call of a module was written to its file yet, so there is nothing to show."
+)
+"""What is printed of a run that goes on, or was killed, before the first call was written."""
+
 LINES: Final = 60
 """So many lines of a table are shown, where not all are asked for; fewer of many tables."""
 
@@ -197,14 +202,18 @@ def _head(run: RunData) -> Iterator[str]:
     passes: dict[str, list[PassRow]] = {}
     for row in run.rows(PassRow):
         passes.setdefault(row.root, []).append(row)
-    if not passes and not run.rows(TimeRow):
+    info = run.info
+    nothing = not passes and not run.rows(TimeRow)
+    if nothing and info.state != "running":
         yield NOTHING_CALLED
         return
-    info = run.info
     steps = f", {plural(info.steps, 'optimizer step')}" if info.steps else ""
     ranks = f", rank {info.rank} of {info.ranks}" if info.ranks > 1 else ""
     program = " ".join(info.program) or "run"
     yield f"{program}: {run.ranks[0].state} after {info.seconds:.1f} s{steps}{ranks}"
+    if nothing:
+        yield NOTHING_WRITTEN
+        return
     if info.error:
         yield first_line(info.error)
     for root, rows in passes.items():
@@ -235,7 +244,7 @@ _EMPTY: Final = {
 def _why_empty(run: RunData, name: str) -> str:
     """Why a table that was asked for has no rows."""
     option, reason = _EMPTY[name]
-    if option and run.info.options and option not in run.info.options:
+    if option and not run.measured(option):
         reason = f"the run was made without {option}"
     return f"hookline: the table {name} has no rows: {reason}"
 

@@ -83,14 +83,16 @@ const tell = (count) => {
 
 const drawPanel = async () => {
   const { panel } = page;
-  await ranks[page.rank].load(panel.needs ?? []);
+  const rank = ranks[page.rank];
+  // Where nobody looked for NaN, what statistics saw of it is told.
+  await rank.load(panel.needs ?? (looked(rank) ? [] : ["stats"]));
   if (panel !== page.panel) return; // another one was opened meanwhile
   const host = element("div");
   at("panel").replaceChildren(element("h2", { class: "print-only" }, page.panel.label), host);
   at("panel").setAttribute("aria-labelledby", `tab-${page.panel.id}`);
   tell(0);
   at("found").textContent = "";
-  page.drawn = page.panel.draw(host, { ...page, rank: ranks[page.rank], ranks, found: tell });
+  page.drawn = page.panel.draw(host, { ...page, rank, ranks, found: tell });
   document.documentElement.dataset.ready = panel.id; // for tests, which wait for it
 };
 

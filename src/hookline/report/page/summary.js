@@ -51,7 +51,7 @@ const notable = (view) => {
       "nonfinite",
       bad.length
         ? `NaN or Inf in ${count(bad.length, "place", "places")}, ${seen} ${address(first)} (pass ${first.pass_number})`
-        : "No NaN or Inf was found.",
+        : noneFound(view),
     ),
     link(
       "silent",

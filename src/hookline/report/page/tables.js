@@ -175,12 +175,21 @@ const findings = (view) =>
     .rows("nonfinite")
     .toSorted((a, b) => VERDICTS.indexOf(a.verdict) - VERDICTS.indexOf(b.verdict) || a.pass_number - b.pass_number);
 
+const looked = ({ info }) => !info?.options.length || info.options.includes("--nonfinite");
+
+const noneFound = ({ rank }) => {
+  if (looked(rank)) return "No NaN or Inf was found.";
+  const places = rank.rows("stats").filter((row) => row.nan || row.inf).length;
+  const seen = ` Statistics saw them in ${places.toLocaleString("en")} ${places === 1 ? "place" : "places"}.`;
+  return `NaN and Inf were not looked for (--nonfinite).${places ? seen : ""}`;
+};
+
 const drawNonFinite = (host, view) => {
   return drawTable(host, view, {
     label: "Non-finite values",
     rows: findings(view),
     words: (row) => [address(row), row.type, row.verdict, row.cause],
-    empty: "No NaN and no Inf was found. (They are looked for by default, and with --nonfinite.)",
+    empty: noneFound(view),
     columns: [
       column("module", address, { width: 16, drop: 0, path: true }),
       column("verdict", (row) => row.verdict, {
