@@ -170,7 +170,7 @@ def starts(rounds: int) -> list[Start]:
         taken(("-m", "hookline", "run", "-o", kept, "examples/digits_cnn.py", "--epochs", "1"))
         samples: dict[str, list[Taken]] = {}
         for _ in range(rounds + 1):
-            for what in ("hookline", "hookline.module_hooks"):
+            for what in ("hookline", "hookline.hooks.timer"):
                 samples.setdefault(f"import {what}, after torch", []).append(_imported(what))
             showing = taken(("-m", "hookline", "show", kept))
             samples.setdefault("hookline show, the whole process", []).append(showing)

@@ -57,7 +57,7 @@ def test_each_program_runs_under_hooks(program):
 
 def test_an_import_takes_time_once_torch_is_there():
     """In a new process, which tells what it took."""
-    importing = whole._imported("hookline.module_hooks")
+    importing = whole._imported("hookline.hooks.timer")
     assert importing.cpu > 0
     assert importing.wall > 0
 
@@ -78,8 +78,8 @@ def test_starts_leave_out_the_first_round(monkeypatch):
     assert [(row.what, row.clock, row.seconds) for row in rows] == [
         ("import hookline, after torch", "cpu", 0.25),
         ("import hookline, after torch", "wall", 0.5),
-        ("import hookline.module_hooks, after torch", "cpu", 0.25),
-        ("import hookline.module_hooks, after torch", "wall", 0.5),
+        ("import hookline.hooks.timer, after torch", "cpu", 0.25),
+        ("import hookline.hooks.timer, after torch", "wall", 0.5),
         ("hookline show, the whole process", "cpu", 1.5),
         ("hookline show, the whole process", "wall", 1.0),
     ]
