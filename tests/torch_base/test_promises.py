@@ -71,6 +71,12 @@ def grads(model):
     return [p.grad for p in model.parameters()]
 
 
+def assert_same_grads(plain, saving):
+    """The gradients are those of the net without checkpoints."""
+    for one, other in zip(grads(plain), grads(saving), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 EDITS = [
     {"blocks.0.up": scale(3.0)},
     {"blocks.1.up": scale(3.0, on="input")},
@@ -95,8 +101,7 @@ def test_r8_a_patch_that_is_gone_is_an_error(reentrant, nested, edits, x):
     saving.zero_grad()
     with patch(saving, edits):
         saving(x).sum().backward()
-    for one, other in zip(grads(plain), grads(saving), strict=True):
-        torch.testing.assert_close(one, other)
+    assert_same_grads(plain, saving)
 
 
 @both
@@ -110,8 +115,7 @@ def test_r8_the_same_patch_anew_will_do(reentrant, x):
         loss = saving(x).sum()
     with patch(saving, edits):
         loss.backward()
-    for one, other in zip(grads(plain), grads(saving), strict=True):
-        torch.testing.assert_close(one, other)
+    assert_same_grads(plain, saving)
 
 
 @both
@@ -147,8 +151,7 @@ def test_r8_what_the_backward_does_not_need_is_no_error(x):
         with patch(model, {"blocks.*.down": scale(3.0)}):
             loss = model(x).sum()
         loss.backward()
-    for one, other in zip(grads(plain), grads(saving), strict=True):
-        torch.testing.assert_close(one, other)
+    assert_same_grads(plain, saving)
     with set_checkpoint_early_stop(False), patch(saving, {"blocks.*.down": scale(3.0)}):
         loss = saving(x).sum()
     with pytest.raises(RecomputeError):
@@ -171,8 +174,7 @@ def test_r8_a_patch_in_front_of_other_hooks(reentrant, x):
         loss.backward()
     with patch(plain, edits):
         plain(x).sum().backward()
-    for one, other in zip(grads(plain), grads(saving), strict=True):
-        torch.testing.assert_close(one, other)
+    assert_same_grads(plain, saving)
 
 
 @both
@@ -313,8 +315,7 @@ def test_r8_hooks_in_torchs_manner(reentrant, kind, x):
     for model in (plain, saving):
         with register(model):
             model(x).sum().backward()
-    for one, other in zip(grads(plain), grads(saving), strict=True):
-        torch.testing.assert_close(one, other)
+    assert_same_grads(plain, saving)
 
 
 @both
@@ -341,8 +342,7 @@ def test_r8_value_hooks(reentrant, kind, x):
             saving(x).sum().backward()
         with patch(plain, {"blocks.0.up": scale(2.0, on=kind)}):
             plain(x).sum().backward()
-        for one, other in zip(grads(plain), grads(saving), strict=True):
-            torch.testing.assert_close(one, other)
+        assert_same_grads(plain, saving)
 
 
 @both
@@ -365,8 +365,7 @@ def test_r8_what_a_paused_backward_does_not_need_is_no_error(x):
             loss = model(x).sum()
             with hookline.paused():
                 loss.backward()
-    for one, other in zip(grads(plain), grads(saving), strict=True):
-        torch.testing.assert_close(one, other)
+    assert_same_grads(plain, saving)
 
 
 # ---------------------------------------------------------------- it never comes wrongly

@@ -41,7 +41,6 @@ everywhere: Final = HookRegistry(module_switch, changed=partial(_changed, None))
 in_regions: Final[WeakSet[nn.Module]] = WeakSet()
 """Modules of which what `torch.compile` made of them was called while there were hooks."""
 
-
 traced_inside: Final[WeakSet[nn.Module]] = WeakSet()
 """Modules that the compiler called while there were hooks: they run inside of compiled code."""
 

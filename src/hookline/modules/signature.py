@@ -41,13 +41,8 @@ def takes_kwargs(
     """
     if with_kwargs is not None:
         return with_kwargs
-    if type(hook) is FunctionType and _plainly_takes(hook, len(default)):
-        return False
-    try:
-        signature = inspect.signature(hook)
-    except (TypeError, ValueError):
-        return False
-    if _binds(signature, len(default)):
+    signature = _signature_against(hook, len(default))
+    if signature is None:
         return False
     if _binds(signature, len(default) + 1):
         return True
@@ -73,15 +68,21 @@ def check_takes(hook: Callable[..., Any], form: tuple[str, ...]) -> None:
     Example:
         >>> check_takes(lambda module, grad_output: None, BACKWARD_PRE)
     """
-    if type(hook) is FunctionType and _plainly_takes(hook, len(form)):
-        return
-    try:
-        signature = inspect.signature(hook)
-    except (TypeError, ValueError):
-        return
-    if not _binds(signature, len(form)):
+    signature = _signature_against(hook, len(form))
+    if signature is not None:
         msg = f"hook {hook_name(hook)}{signature} does not take ({', '.join(form)})"
         raise HookTypeError(msg)
+
+
+def _signature_against(hook: Callable[..., Any], count: int) -> inspect.Signature | None:
+    """The signature of a hook that shows that it cannot take so many arguments; else None."""
+    if type(hook) is FunctionType and _plainly_takes(hook, count):
+        return None
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):  # one that cannot be read shows nothing
+        return None
+    return None if _binds(signature, count) else signature
 
 
 def _plainly_takes(hook: FunctionType, count: int) -> bool:

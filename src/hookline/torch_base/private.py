@@ -189,11 +189,9 @@ instead of tracing it. Called itself, that would import the compiler, which take
 APART = "_torchdynamo_disable"
 """The attribute by which `torch.compiler.disable` marks a function that stays out of graphs."""
 
-
 ORIGINAL = "_torchdynamo_orig_callable"
 """The attribute by which what `torch.compile` and `torch.compiler.disable` make of a function leads
 to that."""
-
 
 _stepping: Any = _find("optim.Optimizer.profile_hook_step")(lambda: None).__code__
 """What runs an optimizer's step and calls the public hooks around it. These are told of the
@@ -253,7 +251,6 @@ LEAF_NODE: type = _find("_C._functions.AccumulateGrad")
 
 MARKS = "hookline"
 """The key under which a node's metadata holds the marks of the calls that it belongs to."""
-
 
 ALIAS = "hookline alias"
 """The key that tells the node of an alias that the engine made, which is no function; the value
@@ -345,7 +342,6 @@ def saved_by(node: Any) -> list[tuple[Any, bool]]:
 
 
 _saved_names: Final[WeakKeyDictionary[type, tuple[str, ...]]] = WeakKeyDictionary()
-
 
 node_metadata: Final[Callable[[Any], dict[str, Any]]] = attrgetter("metadata")
 """What anybody noted on an autograd node; it lives as long as the node."""

@@ -108,9 +108,7 @@ def forget(cls: type[nn.Module], codes: Collection[CodeType] = ()) -> None:
 
 def is_guarded(cls: type[nn.Module]) -> bool:
     """Whether there is compiled code that holds for modules of a class: it calls some, or did."""
-    if "torch._dynamo.convert_frame" not in sys.modules:
-        return False
-    return any(
+    return is_compiler_there() and any(
         guarded is cls
         for code in _known_codes()
         for entry in private.compiled_codes(code)

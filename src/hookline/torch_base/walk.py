@@ -28,9 +28,9 @@ def visits(outputs: Iterable[Any], inputs: Sequence[Any] | None) -> list[Visit]:
     wanted = _leading_to(_Targets(inputs), start) if inputs else None
     found: list[Visit] = []
     seen: set[Node] = set()
-    todo: list[tuple[Node, int | None]] = [(node, None) for node in start]
-    while todo:
-        node, thread = todo.pop()
+    pending: list[tuple[Node, int | None]] = [(node, None) for node in start]
+    while pending:
+        node, thread = pending.pop()
         if node in seen or (wanted is not None and node not in wanted):
             continue
         seen.add(node)
@@ -43,7 +43,7 @@ def visits(outputs: Iterable[Any], inputs: Sequence[Any] | None) -> list[Visit]:
         found.append((number, node, marks, thread))
         for following, _ in node.next_functions:
             if following is not None and type(following) is not LEAF_NODE:
-                todo.append((following, thread))
+                pending.append((following, thread))
     return found
 
 
@@ -71,15 +71,15 @@ def _leading_to(targets: _Targets, start: Iterable[Node]) -> set[Node]:
     """The nodes from which a target can be reached over at least one edge."""
     leading: set[Node] = set()
     done: set[Node] = set()
-    todo = [(node, False) for node in start]
-    while todo:
-        node, visited = todo.pop()
+    pending = [(node, False) for node in start]
+    while pending:
+        node, visited = pending.pop()
         following = [n for n, _ in node.next_functions if n is not None]
         if visited:
             if any(n in targets or n in leading for n in following):
                 leading.add(node)
         elif node not in done:
             done.add(node)
-            todo.append((node, True))
-            todo.extend((n, False) for n in following if n not in done)
+            pending.append((node, True))
+            pending.extend((n, False) for n in following if n not in done)
     return leading
