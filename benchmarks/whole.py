@@ -48,6 +48,12 @@ class Program:
 PROGRAMS = (
     Program("digits CNN", ("examples/digits_cnn.py",), "--epochs", 10),
     Program("GPT", ("-m", "benchmarks.train_gpt"), "--steps", 250),
+    Program(
+        "wider GPT",
+        ("-m", "benchmarks.train_gpt", "--width", "256", "--depth", "6", "--context", "128"),
+        "--steps",
+        30,
+    ),
 )
 
 
