@@ -52,7 +52,7 @@ PROGRAMS = (
         "wider GPT",
         ("-m", "benchmarks.train_gpt", "--width", "256", "--depth", "6", "--context", "128"),
         "--steps",
-        30,
+        20,
     ),
 )
 

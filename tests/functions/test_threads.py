@@ -390,7 +390,9 @@ def test_r6_programs_own_thread_profile_is_given_back():
     finally:
         threading.setprofile(None)
 
-    assert plain[0] == seen[0] == ("call", "run")
+    # Python 3.13 may tell a profile of its own setting, before the thread runs anything.
+    first, ours = (next(e for e in each if e[0] == "call") for each in (plain, seen))
+    assert first == ours == ("call", "run")
     assert ("call", "work") in seen
     assert ("return", "work") in seen
     assert [row.name for row in recorder.tables().get(TimeRow, [])] == ["ones"]

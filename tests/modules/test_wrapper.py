@@ -716,6 +716,23 @@ def test_v7_a_dropped_wrapper_leaves_nothing_behind():
     assert set(vars(bare)) == attributes
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_v7_the_wrapper_lives_on_when_the_collector_finds_the_layer(times):
+    """Python 3.13 empties what an unreachable object's attributes hold, though a twin has them."""
+    layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    names, expected = list(vars(layer)), layer(torch.ones(4))
+    for _ in range(times):
+        wrapper, _ = with_hooks(layer)
+        cycle = [layer]
+        cycle.append(cycle)
+        layer = wrapper
+        del cycle, wrapper
+        gc.collect()
+    assert torch.equal(layer(torch.ones(4)), expected)
+    assert [name for name, _ in layer.named_children()] == ["0", "1"]
+    assert list(vars(layer)) == names
+
+
 def test_r5_what_hooks_inside_a_wrapper_keep_goes_with_it(x):
     """Though the graph knows the calls: it does not hold the hooks."""
 

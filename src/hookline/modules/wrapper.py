@@ -28,6 +28,8 @@ from hookline.torch_base.tree import describe
 
 Layer = TypeVar("Layer", bound=nn.Module)
 
+_PLACEHOLDER: Final = "_hookline_placeholder"
+
 
 @runtime_checkable
 class ForwardPreHook(Protocol):
@@ -172,11 +174,25 @@ def _is_sharded(layer: nn.Module) -> bool:
 def _twin_of(layer: Layer) -> Layer:
     cls = type(layer)
     twin = cls.__new__(cls)
-    object.__setattr__(twin, "__dict__", layer.__dict__)
+    object.__setattr__(twin, "__dict__", _own_table(layer))
     for name in _slots(cls):
         if hasattr(layer, name):
             object.__setattr__(twin, name, getattr(layer, name))
     return twin
+
+
+def _own_table(layer: nn.Module) -> dict[str, Any]:
+    """The layer's `__dict__`, with its values in it rather than in the layer.
+
+    Python 3.13 keeps values of attributes in the object, also once its dictionary is shared. When
+    the garbage collector finds the object unreachable, it empties what they hold, though the
+    dictionary is in use. `popitem` makes a dictionary hold its values itself; it takes out what was
+    put in for it, so that the layer has its own attributes all the time.
+    """
+    table = layer.__dict__
+    table[_PLACEHOLDER] = None
+    table.popitem()
+    return table
 
 
 def _slots(cls: type) -> list[str]:
