@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import pickle
+import sys
 import weakref
 
 import pytest
@@ -21,6 +22,7 @@ import hookline
 from hookline import HookKind, Inputs, Phase, with_hooks
 from hookline.errors import HooklineError, HookTypeError, HookValueError
 from hookline.modules.places import table
+from hookline.modules.wrapper import _own_table
 
 
 @pytest.fixture
@@ -822,6 +824,97 @@ def test_v7_slots_are_taken_over():
     for made in (copy.copy(layer), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert type(made) is Slotted
         assert (made.gain, made.calls) == (2.0, 2)
+
+
+class Private(nn.Module):
+    """With a slot whose name Python changes, and one that stays without a value."""
+
+    __slots__ = ("__gain", "unset")
+
+    def __init__(self):
+        super().__init__()
+        self.__gain = 3.0
+
+    def forward(self, x):
+        return x * self.__gain
+
+
+class Demanding(nn.Linear):
+    """Its `__new__` wants to know more than the class."""
+
+    def __new__(cls, inputs, outputs):
+        return super().__new__(cls)
+
+
+class Cached(nn.Linear):
+    """There is but one."""
+
+    only = None
+
+    def __new__(cls, *sizes):
+        if cls.only is None:
+            cls.only = super().__new__(cls)
+        return cls.only
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Private,
+        lambda: Demanding(10, 5),
+        lambda: Cached(10, 5),
+        lambda: torch.fx.symbolic_trace(nn.Linear(10, 5)),
+        lambda: torch.export.export(nn.Linear(10, 5), (torch.ones(3, 10),)).module(),
+    ],
+    ids=["private slots", "arguments", "cached", "traced", "exported"],
+)
+def test_v7_however_a_class_makes_its_objects(make, x):
+    """The wrapper is another object of the layer's class, and computes what the layer does."""
+    bare = make()
+    layer, hooks = with_hooks(bare)
+    assert layer is not bare
+    assert type(layer) is type(bare)
+    assert torch.equal(layer(x), bare(x))
+    with hooks.add_forward_hook(lambda value, out: out + 1):
+        assert torch.equal(layer(x), bare(x) + 1)
+    assert not hasattr(layer, "unset")
+
+
+class Table(nn.Module, dict):
+    """A module and a dict."""
+
+    def forward(self, x):
+        return x + self["bias"]
+
+
+def test_v7_what_keeps_values_elsewhere_is_refused():
+    """Its items would be missing in the wrapper."""
+    with pytest.raises(HookTypeError, match="Table is more than a module: it keeps values outside"):
+        with_hooks(Table())
+
+
+def test_v7_what_a_thread_sets_while_a_layer_is_wrapped_stays():
+    """Here a trace function does what another thread might: between two lines."""
+    layer = nn.Linear(10, 5)
+    names = list(vars(layer))
+
+    def trace(frame, event, _):
+        table = frame.f_locals.get("table")
+        if table is not None and len(table) == len(names) + 1 and "set" not in table:
+            layer.set = 7
+        return trace
+
+    def enter(frame, event, _):
+        return trace if frame.f_code is _own_table.__code__ else None
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        wrapper, _ = with_hooks(layer)
+    finally:
+        sys.settrace(before)
+    assert (layer.set, wrapper.set) == (7, 7)
+    assert list(vars(layer)) == [*names, "set"]
 
 
 def test_v7_hooks_below_a_wrapped_encoder_run_in_eval_too():

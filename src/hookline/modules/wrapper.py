@@ -8,6 +8,8 @@ pickle of it is the bare layer; only its hooks, in the engine's side table, are 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from types import MemberDescriptorType
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor, nn
@@ -133,8 +135,9 @@ def with_hooks(layer: Layer) -> tuple[Layer, Hooks]:
     """Wrap a layer so that hooks can see and replace what flows through it.
 
     The wrapper takes the layer's place anywhere: in a model, or in another wrapper. It has the
-    layer's type, parameters, state dict and attributes, and shares them; copied or pickled, it is
-    the bare layer. Calls of the layer itself run no hooks of the wrapper.
+    layer's type, parameters, state dict and attributes, and shares them; values of `__slots__` it
+    takes as they are now. Copied or pickled, it is the bare layer. Calls of the layer itself run
+    no hooks of the wrapper.
 
     Args:
         layer: the module to wrap; it stays as it is.
@@ -143,7 +146,8 @@ def with_hooks(layer: Layer) -> tuple[Layer, Hooks]:
         The wrapper, and the object to register hooks with.
 
     Raises:
-        HookTypeError: it is no module, TorchScript, or sharded by `fully_shard`.
+        HookTypeError: it is no module, TorchScript, sharded by `fully_shard`, or also a dict or
+            another type that keeps values outside of its attributes.
         HookValueError: it is a container that is never called.
 
     Example:
@@ -173,11 +177,19 @@ def _is_sharded(layer: nn.Module) -> bool:
 
 def _twin_of(layer: Layer) -> Layer:
     cls = type(layer)
-    twin = cls.__new__(cls)
+    try:
+        # Not the class's own `__new__`, which may want arguments or make something else.
+        twin: Layer = object.__new__(cls)
+    except TypeError:
+        msg = (
+            f"{cls.__name__} is more than a module: it keeps values outside of its attributes, as "
+            "a dict or list does, which a wrapper cannot share; use register_forward_hook"
+        )
+        raise HookTypeError(msg) from None
     object.__setattr__(twin, "__dict__", _own_table(layer))
-    for name in _slots(cls):
-        if hasattr(layer, name):
-            object.__setattr__(twin, name, getattr(layer, name))
+    for slot in _slots(cls):
+        with suppress(AttributeError):  # it has no value
+            slot.__set__(twin, slot.__get__(layer))
     return twin
 
 
@@ -191,16 +203,16 @@ def _own_table(layer: nn.Module) -> dict[str, Any]:
     """
     table = layer.__dict__
     table[_PLACEHOLDER] = None
-    table.popitem()
+    name, value = table.popitem()
+    if name != _PLACEHOLDER:  # another thread set it in between
+        table[name] = value
+        del table[_PLACEHOLDER]
     return table
 
 
-def _slots(cls: type) -> list[str]:
-    found: list[str] = []
-    for base in cls.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        found.extend((slots,) if isinstance(slots, str) else slots)
-    return [name for name in found if name not in ("__dict__", "__weakref__")]
+def _slots(cls: type) -> list[MemberDescriptorType]:
+    members = (member for base in cls.__mro__ for member in vars(base).values())
+    return [member for member in members if isinstance(member, MemberDescriptorType)]
 
 
 def _entry(kind: HookKind, hook: Any) -> Entry:
