@@ -896,12 +896,12 @@ def test_v7_what_keeps_values_elsewhere_is_refused():
 def test_v7_what_a_thread_sets_while_a_layer_is_wrapped_stays():
     """Here a trace function does what another thread might: between two lines."""
     layer = nn.Linear(10, 5)
-    names = list(vars(layer))
+    names, to_set = list(vars(layer)), [7]
 
     def trace(frame, event, _):
         table = frame.f_locals.get("table")
-        if table is not None and len(table) == len(names) + 1 and "set" not in table:
-            layer.set = 7
+        if table is not None and len(table) > len(names) and to_set:
+            layer.set = to_set.pop()
         return trace
 
     def enter(frame, event, _):
