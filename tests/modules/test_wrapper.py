@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import io
 import pickle
 import sys
@@ -905,7 +906,7 @@ def test_v7_what_a_thread_sets_while_a_layer_is_wrapped_stays():
         return trace
 
     def enter(frame, event, _):
-        return trace if frame.f_code is _own_table.__code__ else None
+        return trace if frame.f_code is inspect.unwrap(_own_table).__code__ else None
 
     before = sys.gettrace()
     sys.settrace(enter)
