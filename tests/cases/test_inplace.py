@@ -179,12 +179,12 @@ def test_c61_no_node_is_added_to_the_graph():
     """The graph of a watched network has the nodes that it has without, in number and kind."""
 
     def nodes(y):
-        found, todo = [], [y.grad_fn]
-        while todo:
-            node = todo.pop()
+        found, pending = [], [y.grad_fn]
+        while pending:
+            node = pending.pop()
             if node is not None and node not in found:
                 found.append(node)
-                todo += [following for following, _ in node.next_functions]
+                pending += [following for following, _ in node.next_functions]
         return sorted(node.name() for node in found)
 
     model = cnn()

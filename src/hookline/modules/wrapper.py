@@ -1,8 +1,8 @@
 """Value hooks on a wrapped layer: a transparent wrapper with hooks of its own.
 
-The wrapper is a *twin*: an object of the layer's own class that shares its `__dict__` and slot
-values. So type, parameters, state dict, attributes and repr are the layer's, and a copy or a
-pickle of it is the bare layer; only its hooks, in the engine's side table, are its own.
+The wrapper is a *twin*: an object of the layer's own class that shares its `__dict__` and takes
+its slot values over. So type, parameters, state dict, attributes and repr are the layer's, and a
+copy or a pickle of it is the bare layer; only its hooks, in the engine's side table, are its own.
 """
 
 from __future__ import annotations

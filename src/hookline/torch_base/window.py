@@ -104,11 +104,11 @@ class Window:
 
     def current(self) -> Lineup:
         """The hooks that are registered for the call now."""
-        raise NotImplementedError
+        raise NotImplementedError  # each level has its own
 
     def arguments(self) -> Sequence[Any] | None:
         """What the callbacks get, prepared; None for the call alone."""
-        raise NotImplementedError
+        raise NotImplementedError  # each level has its own
 
     def arrived(self, places: list[int], thread: Thread) -> None:
         """Gradients of outputs have arrived: those at the begin, or one that comes later."""
